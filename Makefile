@@ -21,6 +21,7 @@ export CHAOS_SECONDS ?= 60
 
 VENV := .venv
 COMPAT := .venv-compat
+FLINK := .venv-flink
 BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
@@ -74,9 +75,10 @@ test-cpp: setup ## Run the C++ tests only
 	cmake --build $(BUILD) --target engine_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
 
-# Two processes, each a whole file at a time: a file's servers are started once.
+# Two processes per core, because many tests wait; each takes a whole file, so a file's servers are started once. The
+# order stays: the long tests of processes come first, and short ones fill the end.
 test-python: setup ## Run the Python tests only
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $$(( 2 * $$(nproc) )) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs
@@ -84,7 +86,7 @@ test-browser: setup ## Test the dashboard in Chromium; needs the packages chromi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'playwright>=1.50'
 	$(BIN)/python -m pytest -q tests/browser
 
-test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan
+test-sanitizers: setup ## Run the tests of native code under ASan + UBSan and, at the same time, under TSan: LOAD_SECONDS=60
 	$(MAKE) --jobs=2 --output-sync=target test-asan test-tsan
 
 test-asan: setup
@@ -115,6 +117,18 @@ $(TORCH_LIBRARIES)/.requirements: requirements-torch.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(TORCH_LIBRARIES) \
 		--upgrade -r requirements-torch.lock
 	touch $@
+
+# PyFlink pins older packages than Monolith, so it has a separate environment too. Needs Java 17.
+.PHONY: flink-setup test-flink
+flink-setup: $(FLINK)/.requirements ## Create .venv-flink with PyFlink: for test-flink, and a peer of bench join
+
+$(FLINK)/.requirements: requirements-flink.lock
+	test -x $(FLINK)/bin/python || $(PYTHON) -m venv $(FLINK)
+	$(FLINK)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-flink.lock
+	touch $@
+
+test-flink: setup flink-setup ## Run the joiner as a Flink job beside the reference joiner
+	FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m pytest tests/compat/test_flink.py $(PYTEST_ARGS)
 
 .PHONY: chaos soak torture mutants
 chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test

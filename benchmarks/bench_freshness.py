@@ -12,7 +12,7 @@ from measure.program import Benchmark, Group
 GROUPS: dict[str, Group] = {
     "bytes": Group("delta_bytes.bytes_cases", ("delta_bytes_share",)),
     "latency": Group("latency.latency_cases", ("update_to_predict_p99_s", "update_to_predict_p99_s_100ms")),
-    "loop": Group("loop.loop_cases", ("loop_event_to_servable_p99_s", "loop_event_to_servable_p99_s_100ms"), cores=2),
+    "loop": Group("loop.loop_cases", ("event_to_servable_p99_s", "event_to_servable_p99_s_100ms"), cores=2),
     "local": Group("latency.latency_cases", ("local_update_to_predict_p99_s", "local_update_to_predict_p99_s_100ms")),
 }
 

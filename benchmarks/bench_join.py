@@ -1,4 +1,4 @@
-"""Measures the joiner beside a join in plain Python dicts: ``monolith bench join [--case C] [--quick]``.
+"""Measures the joiner beside plain Python dicts and PyFlink: ``monolith bench join [--case C] [--quick]``.
 
 Prints one JSON object per case on standard output. See docs/guide/joiner.md.
 """
@@ -10,8 +10,9 @@ import sys
 from measure.program import Benchmark, Group
 
 GROUPS: dict[str, Group] = {
-    "speed": Group("speed.speed_cases", ("join_dicts",), cores=1),
-    "memory": Group("memory.memory_cases", ("join_impression_bytes",), cores=1),
+    "speed": Group("speed.speed_cases", ("join_python",), cores=1),
+    "flink": Group("flink.flink_cases", ("join_flink",)),
+    "memory": Group("memory.memory_cases", ("bytes_per_impression",), cores=1),
 }
 
 

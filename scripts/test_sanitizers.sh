@@ -5,7 +5,7 @@
 #   test_sanitizers.sh thread            build/tsan
 #
 # The release build is not touched: Python finds the sanitized module in BUILD/overlay, a copy of the package made of
-# links, which stands first on the path. Extra arguments go to pytest.
+# links, which stands first on the path. Extra arguments go to pytest. LOAD_SECONDS is the duration of the load test.
 set -euo pipefail
 
 sanitizers=$1
@@ -67,6 +67,8 @@ else
   preload="$(gcc_file libasan.so) $(gcc_file libubsan.so) $(gcc_file libstdc++.so)"
 fi
 
+# The model server under load, with swaps and cuts.
+export MONOLITH_LOAD_SECONDS=${LOAD_SECONDS:-4}
 echo "== C++ tests, -fsanitize=$sanitizers"
 "${runner[@]}" ctest --test-dir "$build" --output-on-failure --no-tests=ignore
 

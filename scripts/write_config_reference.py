@@ -61,6 +61,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from monolith.embedding.specs import WhenFull
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.export import ExportConfig
 from monolith.training.config.gradient import ClipType, DenseOptimizerName, GradientConfig
@@ -73,6 +74,7 @@ _PS_IMPORTS = """\
 from pathlib import Path
 from typing import TypedDict
 
+from monolith.embedding.specs import WhenFull
 from monolith.ps.config import PsLimits, PsListenConfig, PsRecoveryConfig, PsTableConfig
 from monolith.rpc.security import Security"""
 _SERVING_IMPORTS = """\

@@ -11,7 +11,7 @@ import numpy as np
 from engine.workload import Batch, Ids, Rows, Workload, scatter
 from measure.process import make_pages_huge
 from measure.results import PeerMissing
-from monolith.embedding import Adagrad, SliceSpec, Table, TableSpec, set_threads
+from monolith.embedding import Adagrad, RowPlan, SliceSpec, Table, TableSpec, set_threads
 
 __all__ = ["Contestant", "FbgemmTable", "OurTable", "PeerMissing", "TorchTable", "adagrad_spec", "check_agreement"]
 
@@ -56,6 +56,7 @@ class OurTable:
         self._offsets = workload.offsets
         self._gradients = workload.gradients(self.table.dim)
         self._ids: list[Ids] = []
+        self._plan = RowPlan()
 
     def fill(self, rows: Ids, values: Rows) -> None:  # noqa: D102
         self.table.assign(scatter(rows), values)
@@ -68,8 +69,8 @@ class OurTable:
 
     def step(self, call: int) -> None:  # noqa: D102
         ids = self._ids[call % len(self._ids)]
-        self.table.lookup_pooled(ids, self._offsets)
-        self.table.apply_pooled_gradients(ids, self._offsets, self._gradients)
+        self.table.lookup_pooled(ids, self._offsets, plan=self._plan)
+        self.table.apply_planned_gradients(self._plan, self._gradients)
 
 
 class _TorchBase:

@@ -26,7 +26,7 @@ def memory_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         assert core.join(JoinBatch(_native.Records(batch), ingest)) == BATCH
     used, opened = _resident() - before, core.open_impressions - BATCH
     yield Result(
-        case="join_impression_bytes",
+        case="bytes_per_impression",
         ours=used / opened,
         peer=float("nan"),
         ratio=used / opened,

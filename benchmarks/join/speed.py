@@ -14,7 +14,7 @@ from measure.results import Result
 from monolith import _native
 from monolith.stream import JoinBatch, JoinSettings, NativeJoiner
 
-__all__ = ["speed_cases"]
+__all__ = ["NativeJoin", "speed_cases"]
 
 
 def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
@@ -24,7 +24,7 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     chunks = [_native.Records(batch) for batch in batches]
     ours, peer = [], []
     for _ in range(sizes.rounds):
-        native, plain = _NativeJoin(), DictJoin(WINDOW_MS, OUT_OF_ORDER_MS)
+        native, plain = NativeJoin(), DictJoin(WINDOW_MS, OUT_OF_ORDER_MS)
         seconds = np.zeros(2)
         rows = [0, 0]
         for batch, chunk in zip(batches, chunks, strict=True):
@@ -38,7 +38,7 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         peer.append(sizes.events / seconds[1])
     ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
     yield Result(
-        case="join_dicts",
+        case="join_python",
         ours=float(np.median(ours)),
         peer=float(np.median(peer)),
         ratio=float(np.median(ratios)),
@@ -48,11 +48,14 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     )
 
 
-class _NativeJoin:
+class NativeJoin:
+    """Joins batches by the native core."""
+
     def __init__(self) -> None:
         self._core = NativeJoiner(JoinSettings(window_ms=WINDOW_MS, out_of_order_ms=OUT_OF_ORDER_MS))
 
     def join(self, chunk: _native.Records) -> int:
+        """Join a batch and return the number of rows."""
         core = self._core
         assert core.join(JoinBatch(chunk, np.full(len(chunk), INGEST_MS, np.int64))) == len(chunk)
         largest_ms = core.take_largest_time()

@@ -18,10 +18,11 @@ from measure.results import PeerMissing, Result, compare, skipped
 __all__ = ["append_tail_cases"]
 
 PATIENCE_S = 600.0
+_VALUE_BYTES = {"log_redis": 256, "log_redis_4096": 4096}
 
 
 def append_tail_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
-    """Yield the results of the cases ``append_tail_BYTES``."""
+    """Yield the results of the cases ``log_redis`` and ``log_redis_4096``."""
     for case in cases:
         try:
             with new_topic() as folder, redis_server() as path:
@@ -31,7 +32,7 @@ def append_tail_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 
 
 def _measure(case: str, sizes: Sizes, folder: str, path: str) -> Result:
-    value_bytes = int(case.rpartition("_")[2])
+    value_bytes = _VALUE_BYTES[case]
     count = sizes.megabytes * 1_000_000 // value_bytes
     messages = make_messages(value_bytes)
     ours, peer = [], []

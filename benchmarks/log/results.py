@@ -12,7 +12,7 @@ from measure.results import Result
 
 __all__ = ["BARS", "progress", "write"]
 
-BARS: dict[str, tuple[float, float]] = {"append_tail_256": (3.0, 10.0), "append_tail_4096": (3.0, 10.0)}
+BARS: dict[str, tuple[float, float]] = {"log_redis": (3.0, 10.0), "log_redis_4096": (3.0, 10.0)}
 """(must reach, aim) by case."""
 
 _PACKAGES = {"redis": "redis", "hiredis": "hiredis"}

@@ -126,15 +126,15 @@ nb::tuple score(const Model& model, std::shared_ptr<engine::data::Records> recor
   return nb::make_tuple(scores->rows, arrays);
 }
 
-using VersionTuple = std::tuple<std::int64_t, std::optional<std::shared_ptr<Model>>, double>;
+using VersionTuple = std::tuple<std::int64_t, std::optional<std::shared_ptr<Model>>, double, bool>;
 using RouteTuple = std::tuple<std::vector<VersionTuple>, std::map<std::string, std::int64_t>>;
 
 void set_routes(serving::Service& service, const std::map<std::string, RouteTuple>& routes) {
   auto made = std::make_shared<serving::Routes>();
   for (const auto& [name, parts] : routes) {
     serving::Route& route = (*made)[name];
-    for (const auto& [version, model, share] : std::get<0>(parts)) {
-      route.versions[version] = {model.value_or(nullptr), share};
+    for (const auto& [version, model, logged_share, has_canary] : std::get<0>(parts)) {
+      route.versions[version] = {model.value_or(nullptr), logged_share, has_canary};
     }
     for (const auto& [label, version] : std::get<1>(parts)) route.labels[label] = version;
   }
@@ -270,7 +270,7 @@ void bind_calls(nb::module_& m) {
       .def_prop_ro("body",
                    [](const PythonCall& call) { return nb::bytes(call.request.body.data(), call.request.body.size()); })
       .def_prop_ro("is_compressed", [](const PythonCall& call) { return call.request.is_compressed; })
-      .def_prop_ro("is_sampled", [](const PythonCall& call) { return call.is_sampled; })
+      .def_prop_ro("is_logged", [](const PythonCall& call) { return call.is_logged; })
       .def_prop_ro("is_wanted", [](const PythonCall& call) { return call.request.caller->is_wanted(); })
       .def_prop_ro("time_left_s",
                    [](const PythonCall& call) {
@@ -295,8 +295,8 @@ void bind_serving(nb::module_& m) {
            "bounds_us"_a, "max_values"_a)
       .def("set_routes", &set_routes, "routes"_a,
            nb::sig("def set_routes(self, routes: collections.abc.Mapping[str, tuple[collections.abc.Sequence[tuple[int,"
-                   " ServedModel | None, float]], collections.abc.Mapping[str, int]]]) -> None"),
-           "Replace the versions by model name: (version, model or None for Python, share that Python samples).")
+                   " ServedModel | None, float, bool]], collections.abc.Mapping[str, int]]]) -> None"),
+           "Replace the versions by model name: (version, model or None for Python, share to log, has a canary).")
       .def(
           "next_call",
           [](serving::Service& service, double timeout_s) { return service.next_call(seconds(timeout_s)); },

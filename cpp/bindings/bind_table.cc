@@ -36,6 +36,7 @@ struct LookupJob {
   Ids ids;
   std::optional<Offsets> offsets;
   Matrix<float> out;
+  std::shared_ptr<engine::RowPlan> plan;
   engine::LookupJob job;
 };
 
@@ -47,6 +48,7 @@ struct GradientJob {
   Vector<const float> learning_rates;
   std::optional<Vector<const std::uint32_t>> counts;
   std::optional<Matrix<const float>> latest;
+  std::shared_ptr<engine::RowPlan> plan;
   engine::GradientJob job;
 };
 
@@ -88,6 +90,7 @@ void bind_configs(nb::module_& m) {
       .def_rw("slot_thresholds", &engine::TableConfig::slot_thresholds)
       .def_rw("miss_is_initial", &engine::TableConfig::miss_is_initial)
       .def_rw("max_bytes", &engine::TableConfig::max_bytes)
+      .def_rw("evicts_when_full", &engine::TableConfig::evicts_when_full)
       .def_rw("seed", &engine::TableConfig::seed)
       .def_rw("is_deterministic", &engine::TableConfig::is_deterministic)
       .def_rw("nan_policy", &engine::TableConfig::nan_policy)
@@ -98,6 +101,7 @@ void bind_configs(nb::module_& m) {
       .def_ro("nan_rows_skipped", &engine::TableStats::nan_rows_skipped)
       .def_ro("ids_filtered", &engine::TableStats::ids_filtered)
       .def_ro("rows_evicted", &engine::TableStats::rows_evicted)
+      .def_ro("rows_evicted_full", &engine::TableStats::rows_evicted_full)
       .def_ro("touched_dropped", &engine::TableStats::touched_dropped);
   nb::class_<engine::StateField>(m, "StateField")
       .def_ro("name", &engine::StateField::name)
@@ -107,28 +111,49 @@ void bind_configs(nb::module_& m) {
 }
 
 void bind_jobs(nb::module_& m) {
+  nb::class_<engine::RowPlan>(
+      m, "RowPlan",
+      "The ids of one lookup, searched once, for the update of the same rows.\n\n"
+      "A lookup fills it; ``apply_planned_gradients`` of the same table then neither groups nor\n"
+      "searches the ids again. The results are those of an update without a plan. Reuse it from\n"
+      "step to step: it keeps its memory. One call at a time.")
+      .def(nb::init<>())
+      .def_prop_ro("is_filled", &engine::RowPlan::is_filled, "Whether a lookup has filled it.")
+      .def_prop_ro("targets", &engine::RowPlan::targets, "Rows of a gradient.")
+      .def_prop_ro("first_n", &engine::RowPlan::first_n, "Rows per bag with mode (\"first\", n); otherwise 0.")
+      .def_prop_ro("memory_bytes", &engine::RowPlan::memory_bytes, "Bytes that it keeps.");
   nb::class_<LookupJob>(m, "LookupJob")
       .def(
           "__init__",
           [](LookupJob* self, std::shared_ptr<engine::Table> table, Ids ids, std::optional<Offsets> offsets,
-             engine::Pooling pooling, std::uint32_t first_n, Matrix<float> out) {
-            new (self) LookupJob{std::move(table), std::move(ids), std::move(offsets), std::move(out), {}};
+             engine::Pooling pooling, std::uint32_t first_n, Matrix<float> out, std::shared_ptr<engine::RowPlan> plan) {
+            new (self)
+                LookupJob{std::move(table), std::move(ids), std::move(offsets), std::move(out), std::move(plan), {}};
             self->job = {.table = self->table.get(),
                          .bags = make_bags(self->ids, self->offsets, pooling, first_n),
                          .out = self->out.data(),
-                         .found = nullptr};
+                         .found = nullptr,
+                         .plan = self->plan.get()};
           },
-          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a,
-          "out"_a.noconvert());
+          "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a, "out"_a.noconvert(),
+          "plan"_a.none() = nb::none());
   nb::class_<GradientJob>(m, "GradientJob")
       .def(
           "__init__",
           [](GradientJob* self, std::shared_ptr<engine::Table> table, Ids ids, std::optional<Offsets> offsets,
              engine::Pooling pooling, std::uint32_t first_n, Matrix<const float> grads,
              Vector<const float> learning_rates, std::optional<Vector<const std::uint32_t>> counts,
-             std::optional<Matrix<const float>> latest, std::uint32_t time_s, std::int64_t step, bool dedup) {
-            new (self) GradientJob{std::move(table),          std::move(ids),    std::move(offsets), std::move(grads),
-                                   std::move(learning_rates), std::move(counts), std::move(latest),  {}};
+             std::optional<Matrix<const float>> latest, std::uint32_t time_s, std::int64_t step, bool dedup,
+             std::shared_ptr<engine::RowPlan> plan) {
+            new (self) GradientJob{std::move(table),
+                                   std::move(ids),
+                                   std::move(offsets),
+                                   std::move(grads),
+                                   std::move(learning_rates),
+                                   std::move(counts),
+                                   std::move(latest),
+                                   std::move(plan),
+                                   {}};
             self->job = {.table = self->table.get(),
                          .bags = make_bags(self->ids, self->offsets, pooling, first_n),
                          .grads = self->grads.data(),
@@ -137,12 +162,13 @@ void bind_jobs(nb::module_& m) {
                          .learning_rates = as_span(self->learning_rates),
                          .time_s = time_s,
                          .step = step,
-                         .dedup = dedup};
+                         .dedup = dedup,
+                         .plan = self->plan.get()};
             if (self->counts) self->job.counts = as_span(*self->counts);
           },
           "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a,
           "grads"_a.noconvert(), "learning_rates"_a.noconvert(), "counts"_a.noconvert().none(),
-          "latest"_a.noconvert().none(), "time_s"_a, "step"_a, "dedup"_a);
+          "latest"_a.noconvert().none(), "time_s"_a, "step"_a, "dedup"_a, "plan"_a.none() = nb::none());
   m.def("lookup_all", [](const std::vector<LookupJob*>& jobs) {
     std::vector<engine::LookupJob> inner;
     for (const LookupJob* job : jobs) inner.push_back(job->job);
@@ -247,6 +273,7 @@ void bind_table(nb::module_& m) {
       .def_prop_rw("forces_expiry", &Table::forces_expiry, &Table::set_forces_expiry)
       .def("force_clock", &Table::force_clock, "time_s"_a)
       .def("set_budget", &Table::set_budget, "bytes"_a)
+      .def_prop_rw("evicts_when_full", &Table::evicts_when_full, &Table::set_evicts_when_full)
       .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
       .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
       .def("drain_touched",

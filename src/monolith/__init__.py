@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         RandomUniform,
         RmsProp,
         RmsPropV2,
+        RowPlan,
         Sgd,
         SliceSpec,
         SlidingHashFilter,
@@ -93,6 +94,7 @@ __all__ = [
     "EmbeddingStore",
     "MultiTable",
     "SliceSpec",
+    "RowPlan",
     "Table",
     "TableSpec",
     # optimizers

@@ -195,6 +195,12 @@ class TableConfig:
     def max_bytes(self, arg: int, /) -> None: ...
 
     @property
+    def evicts_when_full(self) -> bool: ...
+
+    @evicts_when_full.setter
+    def evicts_when_full(self, arg: bool, /) -> None: ...
+
+    @property
     def seed(self) -> int: ...
 
     @seed.setter
@@ -239,6 +245,9 @@ class TableStats:
 
     @property
     def rows_evicted(self) -> int: ...
+
+    @property
+    def rows_evicted_full(self) -> int: ...
 
     @property
     def touched_dropped(self) -> int: ...
@@ -310,6 +319,12 @@ class Table:
 
     def set_budget(self, bytes: int) -> None: ...
 
+    @property
+    def evicts_when_full(self) -> bool: ...
+
+    @evicts_when_full.setter
+    def evicts_when_full(self, arg: bool, /) -> None: ...
+
     def clear(self) -> None: ...
 
     def explain(self, id: int) -> str: ...
@@ -324,11 +339,38 @@ class Table:
 
     def import_rows(self, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], times: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)], rows: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)]) -> None: ...
 
+class RowPlan:
+    """
+    The ids of one lookup, searched once, for the update of the same rows.
+
+    A lookup fills it; ``apply_planned_gradients`` of the same table then neither groups nor
+    searches the ids again. The results are those of an update without a plan. Reuse it from
+    step to step: it keeps its memory. One call at a time.
+    """
+
+    def __init__(self) -> None: ...
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether a lookup has filled it."""
+
+    @property
+    def targets(self) -> int:
+        """Rows of a gradient."""
+
+    @property
+    def first_n(self) -> int:
+        """Rows per bag with mode ("first", n); otherwise 0."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it keeps."""
+
 class LookupJob:
-    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None: ...
+    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], plan: RowPlan | None = None) -> None: ...
 
 class GradientJob:
-    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, grads: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], learning_rates: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, latest: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, time_s: int, step: int, dedup: bool) -> None: ...
+    def __init__(self, table: Table, ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], offsets: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, pooling: Pooling, first_n: int, grads: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], learning_rates: Annotated[NDArray[numpy.float32], dict(shape=(None,), order='C', device='cpu', writable=False)], counts: Annotated[NDArray[numpy.uint32], dict(shape=(None,), order='C', device='cpu', writable=False)] | None, latest: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)] | None, time_s: int, step: int, dedup: bool, plan: RowPlan | None = None) -> None: ...
 
 def lookup_all(arg: Sequence[LookupJob], /) -> None: ...
 
@@ -1369,7 +1411,7 @@ class PythonCall:
     def is_compressed(self) -> bool: ...
 
     @property
-    def is_sampled(self) -> bool: ...
+    def is_logged(self) -> bool | None: ...
 
     @property
     def is_wanted(self) -> bool: ...
@@ -1391,9 +1433,9 @@ class ScoreService:
 
     def __init__(self, threads: int, max_rows: int, wait_s: float, max_queued_rows: int, max_queued_bytes: int, bounds_us: Sequence[int], max_values: int) -> None: ...
 
-    def set_routes(self, routes: Mapping[str, tuple[Sequence[tuple[int, ServedModel | None, float]], Mapping[str, int]]]) -> None:
+    def set_routes(self, routes: Mapping[str, tuple[Sequence[tuple[int, ServedModel | None, float, bool]], Mapping[str, int]]]) -> None:
         """
-        Replace the versions by model name: (version, model or None for Python, share that Python samples).
+        Replace the versions by model name: (version, model or None for Python, share to log, has a canary).
         """
 
     def next_call(self, timeout_s: float) -> PythonCall | None:

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-import monolith
-from monolith import _native
+from monolith.testing.processes.linked_package import link_package
 
 PYTHON = os.environ.get("TENSORFLOW_PYTHON")
 Ask = Callable[..., Any]
@@ -29,14 +28,9 @@ def tensorflow_python() -> str:
 
 @pytest.fixture(scope="session")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which TensorFlow's interpreter finds this very Monolith: its files, and the extension."""
-    folder = tmp_path_factory.mktemp("beside") / "monolith"
-    folder.mkdir()
-    assert monolith.__file__ is not None
-    source, extension = Path(monolith.__file__).parent, Path(_native.__file__)
-    for path in [*(each for each in source.iterdir() if each.suffix != ".so"), extension]:
-        (folder / path.name).symlink_to(path)
-    return {**os.environ, "PYTHONPATH": str(folder.parent), "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
+    """An environment in which another interpreter finds this very Monolith: its files, and the extension."""
+    environment = link_package(tmp_path_factory.mktemp("beside"))
+    return {**environment, "TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}
 
 
 @pytest.fixture(scope="session")

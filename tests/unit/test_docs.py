@@ -1,13 +1,15 @@
-"""What the documentation claims about the code is there."""
+"""Modules, tests, settings and files that the documentation names exist."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import re
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -41,14 +43,75 @@ def test_every_row_of_the_mission_is_in_the_parity_table_once() -> None:
     assert sorted(row[0] for row in rows()) == sorted(expected)
 
 
+@cache
+def defined_tests() -> frozenset[str]:
+    """Names of all tests: functions of Python, and ``Suite.Name`` of C++."""
+    folders = (ROOT / "tests", ROOT / "src" / "monolith" / "testing")
+    texts = [path.read_text() for folder in folders for path in folder.rglob("*.py")]
+    names = {name for text in texts for name in re.findall(r"def (test_\w+)", text)}
+    for path in (ROOT / "cpp").rglob("*_test.cc"):
+        names |= {f"{suite}.{name}" for suite, name in re.findall(r"TEST\w*\((\w+),\s*(\w+)\)", path.read_text())}
+    return frozenset(names)
+
+
+def missing_names(text: str) -> list[str]:
+    """Return the paths, modules and tests in backquotes that do not exist."""
+    found = []
+    for path, test in re.findall(
+        r"`((?:tests|cpp|scripts|examples|src|benchmarks|deploy|proto)/[\w./-]*)(?:::(\w+))?`", text
+    ):
+        is_there = (ROOT / path).exists() and (not test or f"def {test}" in (ROOT / path).read_text())
+        found += [] if is_there else [f"{path}::{test}" if test else path]
+    for name in re.findall(r"`(monolith(?:\.\w+)+)`", text):
+        found += [] if _is_importable(name) else [name]
+    found += [name for name in re.findall(r"`(test_\w+)`", text) if name not in defined_tests()]
+    return found
+
+
+def _is_importable(name: str) -> bool:
+    """Return whether a dotted name is a module, or an attribute of one."""
+    path = ROOT / "src" / name.replace(".", "/")
+    if path.is_dir() or path.with_suffix(".py").exists():
+        return True
+    owner, _, attribute = name.rpartition(".")
+    path = ROOT / "src" / owner.replace(".", "/")
+    if not path.is_dir() and not path.with_suffix(".py").exists():
+        return False
+    return hasattr(importlib.import_module(owner), attribute)
+
+
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row[0])
 def test_a_row_names_modules_and_tests_that_exist(row: tuple[str, str, str, str, str]) -> None:
-    _, _, module, test, _ = row
-    for path in re.findall(r"`((?:tests|cpp)/[^`]+)`", test):
-        assert (ROOT / path.partition("::")[0]).exists(), path
-    for name in re.findall(r"`(monolith[\w.]*)`", module):
-        path = ROOT / "src" / name.replace(".", "/")
-        assert path.is_dir() or path.with_suffix(".py").exists(), name
+    _, _, module, test, note = row
+    assert missing_names(module) == []
+    assert missing_names(test) == []
+    assert missing_names(note) == []
+    assert re.search(r"`(monolith|examples/|cpp/)", module), "a row names its module"
+    assert re.search(r"`tests/", test), "a row names its test"
+
+
+@pytest.mark.parametrize("page", ["differences.md", "bugs.md"])
+def test_a_page_names_modules_and_tests_that_exist(page: str) -> None:
+    assert missing_names((REFERENCE / page).read_text()) == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    text = (
+        "`tests/none.py`, `monolith.none`, `test_none`, `monolith.data.Nothing`, `tests/unit/test_docs.py::test_none`"
+    )
+    assert len(missing_names(text)) == 5
+    text = (
+        "`tests/unit`, `monolith.data`, `monolith.data.Batch`, `test_a_name_that_does_not_exist_is_found`, `cpp/engine`"
+    )
+    assert missing_names(text) == []
+
+
+def test_every_finding_of_the_audit_has_a_test_or_a_decision() -> None:
+    text = (REFERENCE / "bugs.md").read_text().partition("## Findings of the audit")[2]
+    findings = re.findall(r"^\| ([\d, ]+) \| (.+?) \| (.+) \|$", text, re.MULTILINE)
+    numbers = [int(number) for row in findings for number in row[0].split(",")]
+    assert sorted(numbers) == list(range(1, 35))
+    assert [row[0] for row in findings if not re.search(r"`(test_|tests/)|\(differences.md#", row[2])] == []
 
 
 def test_every_error_is_in_the_reference() -> None:

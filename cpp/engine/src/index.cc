@@ -40,6 +40,7 @@ bool Index::reserve(std::size_t more) {
 void Index::rebuild(std::uint32_t bucket_count) {
   Block fresh(std::size_t{bucket_count} * sizeof(Bucket));
   const std::span<const Bucket> old = buckets();
+  ++moves_;
   buckets_ = reinterpret_cast<Bucket*>(fresh.data());
   bucket_count_ = bucket_count;
   size_ = 0;
@@ -66,6 +67,7 @@ Slot Index::insert(std::int64_t id, std::uint64_t hash, std::uint32_t row, std::
 
 void Index::erase(Slot slot) noexcept {
   --size_;
+  ++moves_;
   std::uint32_t hole = slot / kWidth;
   std::uint32_t position = slot % kWidth;
   for (;;) {
@@ -108,6 +110,7 @@ void Index::shrink() {
 }
 
 void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
+  ++moves_;
   block_ = Block();
   buckets_ = buckets.empty() ? nullptr : buckets.data();
   bucket_count_ = static_cast<std::uint32_t>(buckets.size());
@@ -115,6 +118,7 @@ void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
 }
 
 void Index::clear() noexcept {
+  ++moves_;
   block_ = Block();
   buckets_ = nullptr;
   bucket_count_ = 0;

@@ -7,6 +7,7 @@
 
 #include "engine/table.h"
 #include "engine/table_image.h"
+#include "row_plan_content.h"
 #include "rows.h"
 
 namespace engine {
@@ -170,12 +171,7 @@ void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
     // A bag that continues in the next block is handled there too.
     unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
   }
-  if (bags.pooling == Pooling::kMean) {
-    for (std::size_t bag = units.begin; bag < units.end; ++bag) {
-      const auto length = static_cast<float>(bags.offsets[bag + 1] - bags.offsets[bag]);
-      if (length > 1) scale_row(job.out + bag * dim, 1.0F / length, dim);
-    }
-  }
+  if (bags.pooling == Pooling::kMean) divide_by_length(bags, units, job.out, dim);
 }
 
 void Table::lookup_all(std::span<const LookupJob> jobs, Pool& pool) {
@@ -184,11 +180,27 @@ void Table::lookup_all(std::span<const LookupJob> jobs, Pool& pool) {
     UnitRange units;
   };
   std::vector<Piece> pieces;
+  std::vector<const LookupJob*> planned_jobs;
+  std::vector<RowPlan::Use> uses;
   for (const LookupJob& job : jobs) {
+    if (job.plan != nullptr) {
+      uses.emplace_back(*job.plan);
+      planned_jobs.push_back(&job);
+      continue;
+    }
     for (const UnitRange& units : cut_into_pieces(job.bags, piece_ids(job.bags.ids.size(), pool.threads())))
       pieces.push_back({&job, units});
   }
-  pool.run(pieces.size(), [&](std::size_t i) { pieces[i].job->table->lookup_piece(*pieces[i].job, pieces[i].units); });
+  std::vector<PlannedPiece> planned;
+  if (!planned_jobs.empty()) planned = plan_all(planned_jobs, pool);
+  pool.run(planned.size() + pieces.size(), [&](std::size_t i) {
+    if (i < planned.size()) {
+      planned[i].job->table->pool_planned(*planned[i].job, *planned[i].piece);
+    } else {
+      const Piece& piece = pieces[i - planned.size()];
+      piece.job->table->lookup_piece(*piece.job, piece.units);
+    }
+  });
 }
 
 void Table::lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* found) const {

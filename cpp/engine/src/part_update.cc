@@ -1,15 +1,14 @@
-// part_update.cc: the passes of a write: resolve all ids, sum all gradients, step all rows, stamp all times.
+// part_update.cc: the passes of a write to one part: find or make all rows, sum all gradients, step all rows, stamp all
+// times.
 //
-// While ids are resolved, the time field of an index entry holds the place of its id in the list of unique ids. A place
-// is believed only if the list points back to the entry, so the field needs no clearing and no second hash table is
-// needed to find duplicates.
+// Each pass is a loop of its own: a loop that waits for rows must do nothing else.
 #include "part_update.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 
+#include "row_plan_content.h"
 #include "rows.h"
 
 namespace engine {
@@ -20,15 +19,23 @@ namespace {
 constexpr std::size_t kStride = 64;
 
 struct Scratch {
-  Reused<UniqueId> uniques;
-  Reused<std::uint32_t> members;
-  Reused<std::uint32_t> absent;  // open-addressed: place in uniques + 1, by hash of the id
+  Reused<std::int64_t> distinct;
+  Reused<RowHandle> handles;
+  Reused<std::uint32_t> numbers;
+  Reused<std::uint32_t> sightings;
+  Reused<std::uint32_t> starts;
+  Reused<std::uint32_t> targets;
   Reused<float> sums;
   Reused<float> backward;
   Reused<float*> rows;
   Reused<const float*> grads;
   Reused<const float*> latest;
   Reused<std::int64_t> ids;
+
+  [[nodiscard]] std::size_t bytes() const noexcept {
+    return distinct.bytes() + handles.bytes() + numbers.bytes() + sightings.bytes() + starts.bytes() + targets.bytes() +
+           sums.bytes() + backward.bytes() + rows.bytes() + grads.bytes() + latest.bytes() + ids.bytes();
+  }
 };
 
 Scratch& thread_scratch() {
@@ -37,12 +44,6 @@ Scratch& thread_scratch() {
 }
 
 std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
-
-// Fetches the lines that the first ids of a group need; the loop over them fetches the rest, kAhead before its use. A
-// step of many small tables gives a part a few dozen ids, so the first ones are not few.
-[[gnu::always_inline]] inline void fetch_first_homes(const Index& index, std::span<const std::int64_t> ids) noexcept {
-  for (std::size_t i = 0; i < std::min(kAhead, ids.size()); ++i) prefetch(index.home(hash_of(ids[i])));
-}
 
 // True when every float is finite: NaN and Inf have all exponent bits set. In integers, which vectorise.
 template <class Width>
@@ -57,148 +58,90 @@ bool is_finite(const float* values, Width width) noexcept {
 
 }  // namespace
 
-std::size_t update_scratch_bytes() noexcept {
-  const Scratch& scratch = thread_scratch();
-  return scratch.uniques.bytes() + scratch.members.bytes() + scratch.absent.bytes() + scratch.sums.bytes() +
-         scratch.backward.bytes() + scratch.rows.bytes() + scratch.grads.bytes() + scratch.latest.bytes() +
-         scratch.ids.bytes();
-}
+std::size_t update_scratch_bytes() noexcept { return thread_scratch().bytes(); }
 
 void release_update_scratch() noexcept { thread_scratch() = Scratch(); }
 
 PartUpdate::PartUpdate(Table& table, std::size_t part)
     : table_(table), part_(*table.parts_[part]), number_(part), lock_(part_.mutex) {}
 
-PartUpdate::~PartUpdate() { put_times_back(); }
-
-void PartUpdate::put_times_back() noexcept {
-  for (const UniqueId& unique : uniques()) {
-    if (unique.row != kNoRow) part_.index.time(unique.slot) = unique.time;
-  }
-  unique_count_ = 0;
+void PartUpdate::resolve(const Partition::Group& group, const Admission& admission) {
+  Scratch& scratch = thread_scratch();
+  distinct_ = {.ids = scratch.distinct.get(group.ids.size()),
+               .handles = scratch.handles.get(group.ids.size()),
+               .numbers = scratch.numbers.get(group.ids.size())};
+  search_ids(part_.index, group.ids, distinct_, [](std::uint32_t) {}, [](std::size_t) {});
+  admit_absent(group.targets, admission);
 }
 
-void PartUpdate::add_unique(std::size_t occurrence, std::int64_t id, Slot slot, std::uint32_t row, bool is_new,
-                            std::uint32_t target) noexcept {
-  uniques_[unique_count_] = {.id = id,
-                             .slot = slot,
-                             .row = row,
-                             .time = 0,
-                             .count = 1,
-                             .target = target,
-                             .sum = 0,
-                             .is_new = is_new,
-                             .leaves = false};
-  members_[occurrence] = static_cast<std::uint32_t>(unique_count_++);
+void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
+  RowPlan::Content& content = *plan.content_;
+  distinct_ = content.parts[number_];
+  const Index& index = part_.index;
+  const bool has_moved = content.moves[number_] != index.moves();
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    RowHandle& handle = distinct_.handles[i];
+    handle.is_new = handle.leaves = handle.is_refused = false;
+    // An id that was absent may have come since.
+    if (!has_moved && handle.row != kNoRow) continue;
+    if (i + kAhead < distinct_.count) prefetch(index.home(hash_of(distinct_.ids[i + kAhead])));
+    handle.slot = index.find(distinct_.ids[i], hash_of(distinct_.ids[i]));
+    handle.row = handle.slot == kNoSlot ? kNoRow : index.row(handle.slot);
+  }
+  admit_absent(content.grouped.group(number_).targets, admission);
+  content.moves[number_] = index.moves();
 }
 
 void PartUpdate::refresh_slots() noexcept {
-  for (UniqueId& unique : uniques()) {
-    if (unique.row != kNoRow) unique.slot = part_.index.find(unique.id, hash_of(unique.id));
-  }
+  for_each([&](std::int64_t id, RowHandle& handle) {
+    if (handle.row != kNoRow) handle.slot = part_.index.find(id, hash_of(id));
+  });
 }
 
 // The id gets a row with its initial content. There must be room in the index.
-void PartUpdate::make_row(UniqueId& unique, std::uint64_t hash) {
+void PartUpdate::make_row(std::size_t number) {
+  const std::int64_t id = distinct_.ids[number];
   part_.rows.reserve(1);
   const std::uint32_t row = part_.rows.take();
   for (const auto& preimages : part_.preimages) {
     if (preimages) preimages->settled.set(row);
   }
-  table_.schema_.init(unique.id, part_.rows.at(row));
-  unique.row = row;
-  unique.is_new = true;
-  unique.slot = part_.index.insert(unique.id, hash, row, static_cast<std::uint32_t>(&unique - uniques_));
+  table_.schema_.init(id, part_.rows.at(row));
+  RowHandle& handle = distinct_.handles[number];
+  handle.row = row;
+  handle.is_new = true;
+  handle.slot = part_.index.insert(id, hash_of(id), row, 0);
 }
 
-void PartUpdate::resolve(const Partition::Group& group, const Admission& admission) {
-  Scratch& scratch = thread_scratch();
-  uniques_ = scratch.uniques.get(group.ids.size());
-  members_ = scratch.members.get(group.ids.size());
-  unique_count_ = 0;
-  if (admission.asks_filter && table_.filter_) {
-    resolve_filtered(group, admission);
-  } else {
-    resolve_open(group);
-  }
-}
-
-void PartUpdate::resolve_open(const Partition::Group& group) {
+void PartUpdate::admit_absent(std::span<const std::uint32_t> targets, const Admission& admission) {
+  std::size_t absent = 0;
+  for_each([&](std::int64_t, const RowHandle& handle) { absent += handle.row == kNoRow ? 1 : 0; });
+  if (absent == 0) return;
   Index& index = part_.index;
-  const std::size_t count = group.ids.size();
-  fetch_first_homes(index, group.ids);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
-    const std::int64_t id = group.ids[i];
-    const std::uint64_t hash = hash_of(id);
-    const Slot slot = index.find(id, hash);
-    if (slot == kNoSlot) {
+  if (!admission.asks_filter || !table_.filter_) {
+    for (std::size_t i = 0; i < distinct_.count; ++i) {
+      if (distinct_.handles[i].row != kNoRow) continue;
       if (index.reserve(1)) refresh_slots();
-      add_unique(i, id, kNoSlot, kNoRow, true, group.targets[i]);
-      make_row(uniques_[unique_count_ - 1], hash);
-      continue;
+      make_row(i);
     }
-    std::uint32_t& place = index.time(slot);
-    if (place < unique_count_ && uniques_[place].slot == slot) {
-      members_[i] = place;
-      ++uniques_[place].count;
-      continue;
-    }
-    const std::uint32_t row = index.row(slot);
-    add_unique(i, id, slot, row, false, group.targets[i]);
-    uniques_[unique_count_ - 1].time = std::exchange(place, static_cast<std::uint32_t>(unique_count_ - 1));
+    return;
   }
-}
-
-void PartUpdate::resolve_filtered(const Partition::Group& group, const Admission& admission) {
-  Index& index = part_.index;
-  const std::size_t count = group.ids.size();
-  const std::size_t buckets = std::bit_ceil(count * 2 + 1);
-  std::uint32_t* absent = thread_scratch().absent.get(buckets);
-  std::fill_n(absent, buckets, 0U);
-  std::size_t absent_count = 0;
-  fetch_first_homes(index, group.ids);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (i + kAhead < count) prefetch(index.home(hash_of(group.ids[i + kAhead])));
-    const std::int64_t id = group.ids[i];
-    const std::uint64_t hash = hash_of(id);
-    const Slot slot = index.find(id, hash);
-    if (slot != kNoSlot) {
-      std::uint32_t& place = index.time(slot);
-      if (place < unique_count_ && uniques_[place].row != kNoRow && uniques_[place].slot == slot) {
-        members_[i] = place;
-        ++uniques_[place].count;
-        continue;
-      }
-      add_unique(i, id, slot, index.row(slot), false, group.targets[i]);
-      uniques_[unique_count_ - 1].time = std::exchange(place, static_cast<std::uint32_t>(unique_count_ - 1));
-      continue;
-    }
-    std::size_t at = hash & (buckets - 1);
-    while (absent[at] != 0 && uniques_[absent[at] - 1].id != id) at = (at + 1) & (buckets - 1);
-    const std::uint32_t sightings = admission.counts.empty() ? 1 : admission.counts[group.targets[i]];
-    if (absent[at] == 0) {
-      add_unique(i, id, kNoSlot, kNoRow, true, group.targets[i]);
-      absent[at] = static_cast<std::uint32_t>(unique_count_);
-      uniques_[unique_count_ - 1].time = sightings;  // an absent id has no time yet
-      ++absent_count;
-    } else {
-      UniqueId& unique = uniques_[absent[at] - 1];
-      members_[i] = absent[at] - 1;
-      ++unique.count;
-      unique.time += sightings;
-    }
+  std::uint32_t* sightings = nullptr;
+  if (!admission.counts.empty()) {
+    sightings = thread_scratch().sightings.get(distinct_.count);
+    std::fill_n(sightings, distinct_.count, 0U);
+    for (std::size_t i = 0; i < targets.size(); ++i) sightings[distinct_.numbers[i]] += admission.counts[targets[i]];
   }
-  if (absent_count == 0) return;
   if (admission.order != nullptr) admission.order->wait_for(static_cast<std::uint32_t>(number_));
-  if (index.reserve(absent_count)) refresh_slots();
+  if (index.reserve(absent)) refresh_slots();
   std::uint64_t filtered = 0;
-  for (UniqueId& unique : uniques()) {
-    if (unique.row != kNoRow) continue;
-    const std::uint32_t threshold = table_.threshold_of(unique.id);
-    const std::uint32_t sightings = std::exchange(unique.time, 0U);
-    if (threshold == 0 || table_.filter_->admit(unique.id, sightings, threshold, admission.turn)) {
-      make_row(unique, hash_of(unique.id));
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    if (distinct_.handles[i].row != kNoRow) continue;
+    const std::int64_t id = distinct_.ids[i];
+    const std::uint32_t threshold = table_.threshold_of(id);
+    const std::uint32_t seen = sightings == nullptr ? distinct_.handles[i].count : sightings[i];
+    if (threshold == 0 || table_.filter_->admit(id, seen, threshold, admission.turn)) {
+      make_row(i);
     } else {
       ++filtered;
     }
@@ -246,65 +189,76 @@ class PartUpdate::Backward {
 };
 
 // Whether a gradient may be applied. One with NaN or Inf leaves its row as it was, and a new row goes again.
-bool PartUpdate::admits(UniqueId& unique, const float* grad) noexcept {
-  if (table_.config_.nan_policy == NanPolicy::kApply) return true;
-  bool is_sound = false;
-  with_width(table_.schema_.dim(), [&](auto width) { is_sound = is_finite(grad, width); });
-  if (is_sound) return true;
-  unique.leaves = unique.is_new;
-  unique.count = 0;
+template <class Width>
+bool PartUpdate::admits(RowHandle& handle, const float* grad, Width width) noexcept {
+  if (table_.config_.nan_policy == NanPolicy::kApply || is_finite(grad, width)) return true;
+  handle.leaves = handle.is_new;
+  handle.is_refused = true;
   table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
   return false;
 }
 
-// Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
-const float* PartUpdate::sum_gradients(const Partition::Group& group, const GradientJob& job) {
-  if (unique_count_ == group.ids.size()) return nullptr;
-  const std::size_t dim = table_.schema_.dim();
-  std::uint32_t sums = 0;
-  for (UniqueId& unique : uniques()) {
-    if (unique.count > 1) unique.sum = sums++;
+// The targets of a group in order of their distinct ids, those of one id in order of occurrence.
+std::span<const std::uint32_t> PartUpdate::sort_targets(const Partition::Group& group) {
+  if (distinct_.count == group.ids.size()) return group.targets;
+  Scratch& scratch = thread_scratch();
+  std::uint32_t* starts = scratch.starts.get(distinct_.count);
+  std::uint32_t* targets = scratch.targets.get(group.ids.size());
+  std::uint32_t start = 0;
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    starts[i] = start;
+    start += distinct_.handles[i].count;
   }
-  float* sum = thread_scratch().sums.get(sums * dim);
-  std::memset(sum, 0, sums * dim * sizeof(float));
-  with_width(dim, [&](auto width) {
-    for (std::size_t i = 0; i < group.ids.size(); ++i) {
-      if (i + kAhead < group.ids.size()) prefetch(job.grads + group.targets[i + kAhead] * width.value);
-      const UniqueId& unique = member(i);
-      if (unique.count > 1) add_row(sum + unique.sum * width.value, job.grads + group.targets[i] * width.value, width);
-    }
-  });
-  return sum;
+  for (std::size_t i = 0; i < group.ids.size(); ++i) targets[starts[distinct_.numbers[i]]++] = group.targets[i];
+  return {targets, group.ids.size()};
 }
 
-PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job) {
-  const std::size_t dim = table_.schema_.dim();
-  const float* sums = sum_gradients(group, job);
+// Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
+template <class Width>
+PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job, Width width) {
+  const std::span<const std::uint32_t> targets = sort_targets(group);
+  const std::size_t dim = width.value;
   Scratch& scratch = thread_scratch();
-  StepRows step{.rows = scratch.rows.get(unique_count_),
-                .grads = scratch.grads.get(unique_count_),
-                .latest = job.latest == nullptr ? nullptr : scratch.latest.get(unique_count_),
-                .ids = scratch.ids.get(unique_count_)};
-  for (std::size_t i = 0; i < unique_count_; ++i) {
-    if (i + kAhead < unique_count_) {
-      const UniqueId& later = uniques_[i + kAhead];
-      if (later.count == 1) prefetch_row(job.grads + later.target * dim, dim * sizeof(float));
+  StepRows step{.rows = scratch.rows.get(distinct_.count),
+                .grads = scratch.grads.get(distinct_.count),
+                .latest = job.latest == nullptr ? nullptr : scratch.latest.get(distinct_.count),
+                .ids = scratch.ids.get(distinct_.count)};
+  // An id with a sum has two occurrences or more.
+  float* sum = scratch.sums.get((group.ids.size() - distinct_.count) * dim);
+  const std::uint32_t* target = targets.data();
+  const std::uint32_t* const end = targets.data() + targets.size();
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    RowHandle& handle = distinct_.handles[i];
+    const std::uint32_t first = *target;
+    const float* grad = job.grads + first * dim;
+    if (handle.count == 1) {
+      if (target + kAhead < end) prefetch_row(job.grads + target[kAhead] * dim, dim * sizeof(float));
+      ++target;
+    } else {
+      std::memset(sum, 0, dim * sizeof(float));
+      RowSum<Width> total(sum, width);
+      for (const std::uint32_t* const last = target + handle.count; target < last; ++target) {
+        if (target + kAhead < end) prefetch_row(job.grads + target[kAhead] * dim, dim * sizeof(float));
+        total.add(job.grads + *target * dim);
+      }
+      total.store(sum);
+      grad = sum;
+      sum += dim;
     }
-    UniqueId& unique = uniques_[i];
-    const float* grad = unique.count > 1 ? sums + unique.sum * dim : job.grads + unique.target * dim;
-    if (unique.row == kNoRow || !admits(unique, grad)) continue;
-    preserve(unique);
-    step.rows[step.count] = reinterpret_cast<float*>(row(unique));
+    if (handle.row == kNoRow || !admits(handle, grad, width)) continue;
+    preserve(handle);
+    step.rows[step.count] = reinterpret_cast<float*>(row(handle));
     step.grads[step.count] = grad;
-    if (step.latest != nullptr) step.latest[step.count] = job.latest + unique.target * dim;
-    step.ids[step.count++] = unique.id;
+    if (step.latest != nullptr) step.latest[step.count] = job.latest + first * dim;
+    step.ids[step.count++] = distinct_.ids[i];
   }
   return step;
 }
 
 void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
-  const StepRows step = collect_rows(group, job);
+  StepRows step{};
+  with_width(schema.dim(), [&](auto width) { step = collect_rows(group, job, width); });
   const Backward backward(table_);
   for (std::size_t i = 0; i < std::min(kAhead, step.count); ++i) prefetch_row(step.rows[i], schema.row_bytes());
   for (std::size_t begin = 0; begin < step.count; begin += kStride) {
@@ -328,27 +282,29 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
 }
 
 void PartUpdate::finish(std::optional<std::uint32_t> time_s) {
-  const bool tracks = table_.is_tracking_.load(std::memory_order_relaxed);
   bool any_leaves = false;
-  for (UniqueId& unique : uniques()) {
-    if (unique.row == kNoRow) continue;
-    any_leaves = any_leaves || unique.leaves;
-    if (unique.count != 0) unique.time = time_s.value_or(unique.time);
-    if (tracks && unique.count != 0 && !unique.leaves) table_.touch(part_, unique.id, unique.row);
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    if (i + kAhead < distinct_.count) part_.index.fetch(distinct_.handles[i + kAhead].slot);
+    const RowHandle& handle = distinct_.handles[i];
+    any_leaves = any_leaves || handle.leaves;
+    if (time_s && handle.row != kNoRow && !handle.is_refused) stamp(handle, *time_s);
   }
-  const std::span<UniqueId> done = uniques();
-  put_times_back();
+  if (table_.is_tracking_.load(std::memory_order_relaxed)) {
+    for_each([&](std::int64_t id, const RowHandle& handle) {
+      if (handle.row != kNoRow && !handle.is_refused && !handle.leaves) table_.touch(part_, id, handle.row);
+    });
+  }
   if (!any_leaves) return;
-  for (const UniqueId& unique : done) {
-    if (!unique.leaves) continue;
-    const Slot slot = part_.index.find(unique.id, hash_of(unique.id));
-    if (unique.is_new) {
+  for_each([&](std::int64_t id, const RowHandle& handle) {
+    if (!handle.leaves) return;
+    const Slot slot = part_.index.find(id, hash_of(id));
+    if (handle.is_new) {
       part_.index.erase(slot);  // as if it had never come
-      part_.rows.free(unique.row);
+      part_.rows.free(handle.row);
     } else {
       table_.remove(part_, slot, Removal::Reason::kZero, 0);
     }
-  }
+  });
 }
 
 }  // namespace engine

@@ -8,25 +8,11 @@
 #include <span>
 #include <vector>
 
+#include "distinct_ids.h"
 #include "engine/table.h"
 #include "partition.h"
 
 namespace engine {
-
-inline constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
-
-// An id of the call, once, with everything later passes need: they never touch the index again.
-struct UniqueId {
-  std::int64_t id;
-  Slot slot;
-  std::uint32_t row;     // kNoRow: not admitted
-  std::uint32_t time;    // the row's time before the call
-  std::uint32_t count;   // occurrences in the call
-  std::uint32_t target;  // of the first occurrence
-  std::uint32_t sum;     // place in the gradient sums, when count > 1
-  bool is_new;
-  bool leaves;  // to be removed again when the call is done
-};
 
 // Lets the parts of a table through one after the other, in order of their number.
 class Turnstile {
@@ -80,51 +66,62 @@ void release_update_scratch() noexcept;
 
 class PartUpdate {
  public:
-  // Locks the part for writing until destroyed. Unless finished, the rows' times are put back.
+  // Locks the part for writing until destroyed.
   PartUpdate(Table& table, std::size_t part);
-  ~PartUpdate();
   PartUpdate(const PartUpdate&) = delete;
   PartUpdate& operator=(const PartUpdate&) = delete;
 
-  // Finds or makes the row of every id. `member(i)` is then the unique id of occurrence i.
+  // Finds or makes the row of every id. `member(i)` is then the row of occurrence i.
   void resolve(const Partition::Group& group, const Admission& admission);
-  [[nodiscard]] std::span<UniqueId> uniques() noexcept { return {uniques_, unique_count_}; }
-  [[nodiscard]] UniqueId& member(std::size_t occurrence) noexcept { return uniques_[members_[occurrence]]; }
-  [[nodiscard]] std::byte* row(const UniqueId& unique) const noexcept { return part_.rows.at(unique.row); }
+  // The same for the part's ids of a plan, whose rows are searched again only if entries have moved since.
+  void resolve(RowPlan& plan, const Admission& admission);
 
-  // Call before changing a row that may have existed.
-  void preserve(const UniqueId& unique) {
-    if (part_.has_preimages() && !unique.is_new) table_.preserve(part_, unique.id, unique.row, unique.time);
+  [[nodiscard]] RowHandle& member(std::size_t occurrence) noexcept {
+    return distinct_.handles[distinct_.numbers[occurrence]];
+  }
+  // Calls visit(id, handle) for every distinct id, in order of first occurrence.
+  template <class Visit>
+  void for_each(Visit&& visit) {
+    for (std::size_t i = 0; i < distinct_.count; ++i) visit(distinct_.ids[i], distinct_.handles[i]);
+  }
+  [[nodiscard]] std::byte* row(const RowHandle& handle) const noexcept { return part_.rows.at(handle.row); }
+  // Fetches the row of an occurrence.
+  void fetch(std::size_t occurrence) noexcept {
+    const RowHandle& handle = member(occurrence);
+    if (handle.row != kNoRow) prefetch_row(row(handle), table_.schema().row_bytes());
   }
 
-  // One optimizer step per unique id with its summed gradient.
+  // Call before changing a row that may have existed, and before stamping it.
+  void preserve(const RowHandle& handle) {
+    if (part_.has_preimages() && !handle.is_new) {
+      table_.preserve(part_, part_.index.id(handle.slot), handle.row, part_.index.time(handle.slot));
+    }
+  }
+  void stamp(const RowHandle& handle, std::uint32_t time_s) noexcept { part_.index.time(handle.slot) = time_s; }
+
+  // One optimizer step per distinct id with its summed gradient.
   void step(const Partition::Group& group, const GradientJob& job);
 
-  // Stamps every changed row with the time, or with the one its unique id carries; notes the ids as touched and
-  // removes the rows that leave.
+  // Stamps every changed row with the time, if one is given; notes the ids as touched and removes the rows that leave.
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
-  void add_unique(std::size_t occurrence, std::int64_t id, Slot slot, std::uint32_t row, bool is_new,
-                  std::uint32_t target) noexcept;
-  void make_row(UniqueId& unique, std::uint64_t hash);
+  void admit_absent(std::span<const std::uint32_t> targets, const Admission& admission);
+  void make_row(std::size_t number);
   void refresh_slots() noexcept;
-  void resolve_open(const Partition::Group& group);
-  void resolve_filtered(const Partition::Group& group, const Admission& admission);
   struct StepRows;
   class Backward;
-  [[nodiscard]] bool admits(UniqueId& unique, const float* grad) noexcept;
-  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job);
-  [[nodiscard]] const float* sum_gradients(const Partition::Group& group, const GradientJob& job);
-  void put_times_back() noexcept;
+  template <class Width>
+  [[nodiscard]] bool admits(RowHandle& handle, const float* grad, Width width) noexcept;
+  [[nodiscard]] std::span<const std::uint32_t> sort_targets(const Partition::Group& group);
+  template <class Width>
+  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job, Width width);
 
   Table& table_;
   Part& part_;
   std::size_t number_;
   std::unique_lock<SharedMutex> lock_;
-  UniqueId* uniques_ = nullptr;
-  std::uint32_t* members_ = nullptr;
-  std::size_t unique_count_ = 0;
+  DistinctIds distinct_;
 };
 
 }  // namespace engine

@@ -4,11 +4,11 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
 #include "engine/bags.h"
+#include "engine/pages.h"
 #include "engine/part.h"
 #include "engine/pool.h"
 
@@ -19,40 +19,64 @@ template <class T>
 class Reused {
  public:
   T* get(std::size_t count) {
-    if (count > capacity_) {
-      data_ = std::make_unique_for_overwrite<T[]>(count);
-      capacity_ = count;
+    if (count * sizeof(T) > block_.bytes()) {
+      block_ = Block();  // before the larger one is taken
+      block_ = Block(count * sizeof(T));
     }
-    return data_.get();
+    return reinterpret_cast<T*>(block_.data());
   }
-  [[nodiscard]] std::size_t bytes() const noexcept { return capacity_ * sizeof(T); }
-  void release() noexcept {
-    data_.reset();
-    capacity_ = 0;
-  }
+  [[nodiscard]] std::size_t bytes() const noexcept { return block_.bytes(); }
 
  private:
-  std::unique_ptr<T[]> data_;
-  std::size_t capacity_ = 0;
+  Block block_;
 };
 
-struct Partition {
+// Units that are grouped together. `next` is where the first occurrence of each part lies.
+struct PartitionPiece {
+  UnitRange units;
+  std::array<std::size_t, kParts> next{};
+};
+
+class Partition {
+ public:
   // The occurrences of one part of the table.
   struct Group {
     std::span<const std::int64_t> ids;
     std::span<const std::uint32_t> targets;
   };
   [[nodiscard]] Group group(std::size_t part) const noexcept {
-    const std::size_t count = begin[part + 1] - begin[part];
-    return {{ids + begin[part], count}, {targets + begin[part], count}};
+    const std::size_t count = begin_[part + 1] - begin_[part];
+    return {{ids_ + begin_[part], count}, {targets_ + begin_[part], count}};
+  }
+  [[nodiscard]] std::size_t begin(std::size_t part) const noexcept { return begin_[part]; }
+  // All occurrences, in order of parts.
+  [[nodiscard]] std::span<const std::int64_t> ids() const noexcept { return {ids_, begin_[kParts]}; }
+  [[nodiscard]] std::span<const PartitionPiece> pieces() const noexcept { return pieces_; }
+  // The part of each id of the call. Not for Pooling::kFirst.
+  [[nodiscard]] const std::uint8_t* parts() const noexcept { return parts_; }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept {
+    return id_memory_.bytes() + target_memory_.bytes() + part_memory_.bytes();
   }
 
-  std::int64_t* ids = nullptr;
-  std::uint32_t* targets = nullptr;
-  std::array<std::size_t, kParts + 1> begin{};
+  // Groups many calls together, each into its partition.
+  static void group_all(std::span<const Bags> calls, std::span<Partition* const> results, Pool& pool);
+
+ private:
+  void count(const Bags& bags, PartitionPiece& piece) noexcept;
+  void place_pieces();
+  void scatter(const Bags& bags, const PartitionPiece& piece) noexcept;
+
+  Reused<std::int64_t> id_memory_;
+  Reused<std::uint32_t> target_memory_;
+  Reused<std::uint8_t> part_memory_;
+  std::int64_t* ids_ = nullptr;
+  std::uint32_t* targets_ = nullptr;
+  std::uint8_t* parts_ = nullptr;
+  std::array<std::size_t, kParts + 1> begin_{};
+  std::vector<PartitionPiece> pieces_;
 };
 
-// Partitions many calls together. The result lives until this thread's next call.
+// Groups many calls together. The result lives until this thread's next call.
 std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool);
 
 // Memory that this thread keeps for its next partition; and gives it back.

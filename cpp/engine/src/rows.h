@@ -6,6 +6,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "engine/bags.h"
 #include "engine/pages.h"
 
 namespace engine {
@@ -82,6 +83,14 @@ class RowSum<std::integral_constant<std::size_t, kWidth>> {
 
 inline void scale_row(float* out, float factor, std::size_t width) noexcept {
   for (std::size_t i = 0; i < width; ++i) out[i] *= factor;
+}
+
+// Turns the sums of bags into means: each bag's row divided by the bag's length.
+inline void divide_by_length(const Bags& bags, UnitRange units, float* rows, std::size_t dim) noexcept {
+  for (std::size_t bag = units.begin; bag < units.end; ++bag) {
+    const auto length = static_cast<float>(bags.offsets[bag + 1] - bags.offsets[bag]);
+    if (length > 1) scale_row(rows + bag * dim, 1.0F / length, dim);
+  }
 }
 
 // "Almost zero" of the original: the squared norm is below the smallest normal float.

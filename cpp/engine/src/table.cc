@@ -6,6 +6,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "distinct_ids.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 #include "engine/table_image.h"
@@ -49,10 +50,13 @@ std::vector<std::uint32_t> thresholds_of(const TableConfig& config) {
   return fill_slots(config.slot_thresholds, config.occurrence_threshold);
 }
 
+std::atomic<std::uint64_t> next_serial{1};
+
 }  // namespace
 
 Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
     : config_(std::move(config)),
+      serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
       arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
@@ -175,6 +179,7 @@ void Table::clear() {
     part->touched.rows.clear();
     part->removals.clear();
     part->removal_count = 0;
+    part->eviction_hand = 0;
   }
   arena_.clear();
   image_.reset();
@@ -227,21 +232,25 @@ void Table::touch(Part& part, std::int64_t id, std::uint32_t row) {
 }
 
 void Table::remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s) {
-  const std::int64_t id = part.index.id(slot);
-  const std::uint32_t row = part.index.row(slot);
-  const std::uint32_t time = part.index.time(slot);
-  if (part.has_preimages()) preserve(part, id, row, time);
-  if (is_tracking_.load(std::memory_order_relaxed)) {
-    touch(part, id, row);
-    part.touched.rows.reset(row);  // the next id in this row is another one
-  }
-  const Removal removal{.id = id, .now_s = now_s, .updated_s = time, .reason = reason};
+  const Removal removal{
+      .id = part.index.id(slot), .now_s = now_s, .updated_s = part.index.time(slot), .reason = reason};
   if (part.removals.size() < kRemovalsKept) {
     part.removals.push_back(removal);
   } else {
     part.removals[part.removal_count % kRemovalsKept] = removal;
   }
   ++part.removal_count;
+  drop(part, slot);
+}
+
+void Table::drop(Part& part, Slot slot) {
+  const std::int64_t id = part.index.id(slot);
+  const std::uint32_t row = part.index.row(slot);
+  if (part.has_preimages()) preserve(part, id, row, part.index.time(slot));
+  if (is_tracking_.load(std::memory_order_relaxed)) {
+    touch(part, id, row);
+    part.touched.rows.reset(row);  // the next id in this row is another one
+  }
   part.index.erase(slot);
   part.rows.free(row);
 }
@@ -394,10 +403,13 @@ void Table::forbid_cuts() noexcept {
   }
 }
 
-std::size_t Table::thread_scratch_bytes() noexcept { return partition_scratch_bytes() + update_scratch_bytes(); }
+std::size_t Table::thread_scratch_bytes() noexcept {
+  return partition_scratch_bytes() + distinct_scratch_bytes() + update_scratch_bytes();
+}
 
 void Table::release_thread_scratch() noexcept {
   release_partition_scratch();
+  release_distinct_scratch();
   release_update_scratch();
 }
 
@@ -405,6 +417,7 @@ TableStats Table::stats() const noexcept {
   return {.nan_rows_skipped = nan_rows_skipped_,
           .ids_filtered = ids_filtered_,
           .rows_evicted = rows_evicted_,
+          .rows_evicted_full = rows_evicted_full_,
           .touched_dropped = touched_dropped_};
 }
 
@@ -470,6 +483,7 @@ std::string Table::explain(std::int64_t id) const {
     return text + (seen == 0 ? "never seen" : "below threshold: seen " + std::to_string(seen) + " times") +
            ", enters after " + std::to_string(threshold) + " sightings";
   }
+  if (rows_evicted_full_ > 0) return text + "never seen, or evicted because the table was full";
   if (part.removal_count > part.removals.size()) return text + "never seen, or removed longer ago than is remembered";
   return text + "never seen";
 }

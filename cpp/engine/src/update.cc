@@ -8,6 +8,7 @@
 #include "engine/table.h"
 #include "part_update.h"
 #include "partition.h"
+#include "row_plan_content.h"
 #include "rows.h"
 
 namespace engine {
@@ -29,13 +30,10 @@ void check_gradients_finite(const GradientJob& job, Pool& pool) {
 }
 
 // Gradients of mean pooling: each bag's row divided by the bag's length.
-std::vector<float> divide_by_length(const GradientJob& job) {
+std::vector<float> scale_gradients(const GradientJob& job) {
   const std::size_t dim = job.table->schema().dim();
   std::vector<float> scaled(job.grads, job.grads + job.bags.units() * dim);
-  for (std::size_t bag = 0; bag < job.bags.units(); ++bag) {
-    const auto length = static_cast<float>(job.bags.offsets[bag + 1] - job.bags.offsets[bag]);
-    if (length > 1) scale_row(scaled.data() + bag * dim, 1.0F / length, dim);
-  }
+  divide_by_length(job.bags, {0, job.bags.units()}, scaled.data(), dim);
   return scaled;
 }
 
@@ -69,7 +67,7 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
     const std::shared_lock part_lock(part.mutex);
     growth += part.index.growth_bytes(per_part[number]) + part.rows.growth_bytes(per_part[number]);
   }
-  if (growth > 0 && used + growth > budget) {
+  if (growth > 0 && used + growth > budget && !(evicts_when_full() && make_room(ids, per_part))) {
     throw CapacityExceeded("table '" + config_.name + "' uses " + std::to_string(used) + " of max_bytes " +
                            std::to_string(budget) + "; " + std::to_string(absent.size()) + " new ids need " +
                            std::to_string(growth) +
@@ -82,7 +80,7 @@ template <class Change>
 void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change) {
   const auto budget = check_budget({&ids, 1});
   const Bags bags{.ids = ids};
-  const Partition grouped = partition({&bags, 1}, *pool_)[0];
+  const Partition& grouped = partition({&bags, 1}, *pool_)[0];
   Turnstile turnstile;
   const Admission admission{.asks_filter = asks_filter,
                             .counts = {},
@@ -102,12 +100,13 @@ void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::ui
   const std::size_t dim = schema_.dim();
   change_rows(ids, true, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
-      UniqueId& unique = update.member(i);
-      if (unique.row == kNoRow) continue;
+      if (i + kAhead < group.ids.size()) update.fetch(i + kAhead);
+      RowHandle& handle = update.member(i);
+      if (handle.row == kNoRow) continue;
       const float* values = rows + group.targets[i] * dim;
-      update.preserve(unique);
-      schema_.set(update.row(unique), values);
-      unique.leaves = config_.skip_zero_rows && is_zero_row(values, dim);
+      update.preserve(handle);
+      schema_.set(update.row(handle), values);
+      handle.leaves = config_.skip_zero_rows && is_zero_row(values, dim);
     }
     update.finish(time_s);
   });
@@ -119,13 +118,14 @@ void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std
   change_rows(ids, true, [&](PartUpdate& update, const Partition::Group& group) {
     std::vector<float> values(dim);
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
-      UniqueId& unique = update.member(i);
-      if (unique.row == kNoRow) continue;
-      update.preserve(unique);
-      schema_.get(update.row(unique), values.data());
+      if (i + kAhead < group.ids.size()) update.fetch(i + kAhead);
+      RowHandle& handle = update.member(i);
+      if (handle.row == kNoRow) continue;
+      update.preserve(handle);
+      schema_.get(update.row(handle), values.data());
       add_row(values.data(), rows + group.targets[i] * dim, AnyWidth{dim});
-      schema_.set(update.row(unique), values.data());
-      unique.leaves = config_.skip_zero_rows && is_zero_row(values.data(), dim);
+      schema_.set(update.row(handle), values.data());
+      handle.leaves = config_.skip_zero_rows && is_zero_row(values.data(), dim);
     }
     update.finish(time_s);
   });
@@ -156,6 +156,16 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
     const Partition::Group group = one.grouped->group(part);
     if (group.ids.empty()) continue;
     PartUpdate update(*this, part);
+    if (one.job->dedup && one.job->plan != nullptr) {
+      update.resolve(*one.job->plan, {.asks_filter = true,
+                                      .counts = one.job->counts,
+                                      .turn = turn,
+                                      .order = order,
+                                      .ends_turn = &one == &work.back()});
+      update.step(group, *one.job);
+      update.finish(one.job->time_s);
+      continue;
+    }
     const std::size_t at_a_time = one.job->dedup ? group.ids.size() : 1;
     for (std::size_t first = 0; first < group.ids.size(); first += at_a_time) {
       const Partition::Group some{group.ids.subspan(first, at_a_time), group.targets.subspan(first, at_a_time)};
@@ -168,29 +178,48 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
   }
 }
 
+Bags Table::bags_of(const GradientJob& job) {
+  if (job.plan == nullptr) return job.bags;
+  const RowPlan::Content& content = *job.plan->content_;
+  if (content.table != job.table->serial_) {
+    throw ConfigError("table '" + job.table->config_.name + "': the plan is " +
+                      (content.table == 0 ? "empty" : "of another table") +
+                      ", expected the plan of a lookup in this table; nothing was applied");
+  }
+  return content.bags;
+}
+
 void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
   std::vector<GradientJob> ready(jobs.begin(), jobs.end());
   std::vector<std::vector<float>> scaled(jobs.size());
   std::vector<Bags> calls;
   std::vector<Table*> tables;  // each once, in order of first mention
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    check_job(jobs[i], pool);
-    calls.push_back(jobs[i].bags);
-    if (std::find(tables.begin(), tables.end(), jobs[i].table) == tables.end()) tables.push_back(jobs[i].table);
-    if (jobs[i].bags.pooling == Pooling::kMean) {
-      scaled[i] = divide_by_length(jobs[i]);
-      ready[i].grads = scaled[i].data();
+  std::vector<RowPlan::Use> uses;
+  for (GradientJob& job : ready) {
+    if (job.plan != nullptr) uses.emplace_back(*job.plan);
+    job.bags = bags_of(job);
+    check_job(job, pool);
+    if (job.plan == nullptr) calls.push_back(job.bags);
+    if (std::find(tables.begin(), tables.end(), job.table) == tables.end()) tables.push_back(job.table);
+    if (job.bags.pooling == Pooling::kMean) {
+      std::vector<float>& own = scaled[static_cast<std::size_t>(&job - ready.data())];
+      own = scale_gradients(job);
+      job.grads = own.data();
     }
   }
   std::vector<std::unique_lock<std::mutex>> budgets;
   for (Table* table : tables) {
     std::vector<std::span<const std::int64_t>> ids;
-    for (const GradientJob& job : jobs) {
+    for (const GradientJob& job : ready) {
       if (job.table == table) ids.push_back(job.bags.ids);
     }
     budgets.push_back(table->check_budget(ids));
   }
-  const std::span<const Partition> grouped = partition(calls, pool);
+  std::vector<const Partition*> grouped;
+  const std::span<const Partition> partitions = partition(calls, pool);
+  for (std::size_t i = 0, unplanned = 0; i < ready.size(); ++i) {
+    grouped.push_back(ready[i].plan == nullptr ? &partitions[unplanned++] : &ready[i].plan->content_->grouped);
+  }
 
   // The jobs of one table run in order within each of its parts, so the result does not depend on threads.
   struct Group {
@@ -204,7 +233,7 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     Table& table = *tables[t];
     for (std::size_t i = 0; i < jobs.size(); ++i) {
       if (ready[i].table != &table) continue;
-      groups[t].work.push_back({&ready[i], &grouped[i]});
+      groups[t].work.push_back({&ready[i], grouped[i]});
       for (std::size_t k = 0; k < table.config_.slices.size(); ++k) {
         table.scales_[k] = table.schema_.slices()[k].compressor->scale_at(ready[i].step, table.scales_[k]);
       }
@@ -223,10 +252,10 @@ void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed
   const auto time_s = static_cast<std::uint32_t>(max_time_s());
   change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) existed[group.targets[i]] = update.member(i).is_new ? 0 : 1;
-    for (const UniqueId& unique : update.uniques()) {
-      update.preserve(unique);
-      schema_.init(unique.id, update.row(unique));
-    }
+    update.for_each([&](std::int64_t id, RowHandle& handle) {
+      update.preserve(handle);
+      schema_.init(id, update.row(handle));
+    });
     update.finish(time_s);
   });
 }
@@ -234,7 +263,7 @@ void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed
 std::size_t Table::erase(std::span<const std::int64_t> ids) {
   std::atomic<std::size_t> erased{0};
   const Bags bags{.ids = ids};
-  const Partition grouped = partition({&bags, 1}, *pool_)[0];
+  const Partition& grouped = partition({&bags, 1}, *pool_)[0];
   pool_->run(kParts, [&](std::size_t number) {
     const Partition::Group group = grouped.group(number);
     if (group.ids.empty()) return;
@@ -256,10 +285,11 @@ void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::
   const std::size_t row_bytes = schema_.row_bytes();
   change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) {
-      UniqueId& unique = update.member(i);
-      update.preserve(unique);
-      std::memcpy(update.row(unique), rows + group.targets[i] * row_bytes, row_bytes);
-      unique.time = times[group.targets[i]];
+      if (i + kAhead < group.ids.size()) update.fetch(i + kAhead);
+      RowHandle& handle = update.member(i);
+      update.preserve(handle);
+      std::memcpy(update.row(handle), rows + group.targets[i] * row_bytes, row_bytes);
+      update.stamp(handle, times[group.targets[i]]);
     }
     update.finish(std::nullopt);
   });

@@ -82,6 +82,12 @@ void Model::show(std::vector<std::shared_ptr<engine::Table>> tables, std::shared
   is_whole_ = is_whole;
 }
 
+bool Model::take_turn(std::chrono::steady_clock::duration interval) const noexcept {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch().count();
+  auto next = next_turn_.load(std::memory_order_relaxed);
+  return now >= next && next_turn_.compare_exchange_strong(next, now + interval.count(), std::memory_order_relaxed);
+}
+
 std::unique_ptr<Model::Parser> Model::take_parser(RecordKind kind) const {
   Idle& idle = idle_[static_cast<std::size_t>(kind)];
   {

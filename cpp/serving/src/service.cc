@@ -40,6 +40,10 @@ std::optional<std::size_t> count_rows(const engine::data::Records& records, engi
   return rows;
 }
 
+// The canary gets a share of many requests, and almost each of few: a quiet model has a sample too.
+constexpr double kCanaryShare = 1.0 / 32;
+constexpr auto kCanaryInterval = std::chrono::milliseconds(100);
+
 bool is_drawn(double share) {
   if (share <= 0) return false;
   thread_local std::minstd_rand random{std::random_device{}()};
@@ -66,9 +70,9 @@ std::shared_ptr<const Routes> Service::routes() const {
 }
 
 void Service::submit(Request request) {
-  bool is_sampled = false;
+  std::optional<bool> is_logged;
   try {
-    if (submit_score(request, is_sampled)) return;
+    if (submit_score(request, is_logged)) return;
   } catch (const std::bad_alloc&) {
     request.caller->answer(make_failure(request.api, Code::kResourceExhausted,
                                         "the request needs more memory than there is; send fewer rows"));
@@ -82,7 +86,7 @@ void Service::submit(Request request) {
     } else if (calls_.size() >= config_.max_waiting) {
       refusal = "the server has too many requests; retry later";
     } else {
-      calls_.push_back({std::move(request), is_sampled});
+      calls_.push_back({std::move(request), is_logged});
     }
   }
   if (refusal.empty()) {
@@ -92,7 +96,7 @@ void Service::submit(Request request) {
   }
 }
 
-bool Service::submit_score(Request& request, bool& is_sampled) {
+bool Service::submit_score(Request& request, std::optional<bool>& is_logged) {
   if (request.is_compressed || request.body.size() > config_.max_inline_bytes) return false;
   std::optional<ScoreRequest> parsed;
   if (request.api == Api::kGrpc) {
@@ -122,8 +126,9 @@ bool Service::submit_score(Request& request, bool& is_sampled) {
   if (!model.find_outputs(signature->second, parsed->wanted, job.outputs) || job.outputs.empty()) return false;
   const auto rows = count_rows(*parsed->records, *kind);
   if (!rows) return false;
-  if (is_drawn(version->sampled_share)) {
-    is_sampled = true;
+  const bool is_for_log = is_drawn(version->logged_share);
+  if (is_for_log || (version->has_canary && (is_drawn(kCanaryShare) || model.take_turn(kCanaryInterval)))) {
+    is_logged = is_for_log;
     return false;
   }
   job.model = version->model;

@@ -73,7 +73,14 @@ def ps(
         bool, typer.Option("--discard-log", help="Set the delta log of another number of servers aside and start.")
     ] = False,
     memory_limit_mb: Annotated[
-        int | None, typer.Option(min=1, help="Memory limit of all tables in MiB; beyond it, new rows are rejected.")
+        int | None, typer.Option(min=1, help="Memory limit of all tables in MiB; see --when-full.")
+    ] = None,
+    when_full: Annotated[
+        str | None,
+        typer.Option(
+            help="Reaction of a full table: refuse (new rows are rejected) or evict_oldest (the least recently updated "
+            "rows leave). Default: as the model declares."
+        ),
     ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="Server certificate (PEM); turns TLS on.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="Private key of --tls-cert (PEM).")] = None,
@@ -109,6 +116,7 @@ def ps(
         evict_every_hours=evict_every_hours or None,
         discard_log=discard_log,
         memory_limit_bytes=None if memory_limit_mb is None else memory_limit_mb << 20,
+        when_full=cast(Any, when_full),
         security=security,
         threads=threads,
     )

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.thread_group import ThreadGroup
 from monolith.data.sources.base import Sink
 from monolith.data.sources.urls import open_sink
 from monolith.demo.loop import ACTIONS, MODEL, Loop
@@ -36,6 +37,8 @@ __all__ = ["Visitors", "VisitorSettings"]
 logger = logging.getLogger(__name__)
 
 _EVENTS_PER_IMPRESSION = 1.25  # an impression, and a click on a quarter of them
+_END_S = 60.0
+"""Timeout of the end of the threads: a request and a write of events may be under way."""
 _PAUSE_AFTER_ERROR_S = 0.2
 _DELAYS = EventDelays(median_s=1.0, slow_median_s=20.0, jitter_s=0.0, duplicate_share=0.0)
 
@@ -70,6 +73,8 @@ class VisitorSettings:
 class Visitors:
     """Requests pages and clicks from entering the block to leaving it.
 
+    Leaving the block raises ``MonolithError`` if a thread failed or does not end.
+
     Args:
         loop: The running loop.
         settings: The settings.
@@ -91,10 +96,7 @@ class Visitors:
         self._due: list[tuple[float, bytes, int, int]] = []
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._request_pages, name="visitors", daemon=True),
-            threading.Thread(target=self._write_actions, name="actions", daemon=True),
-        ]
+        self._threads = ThreadGroup({"visitors": self._request_pages, "actions": self._write_actions})
 
     @property
     def events(self) -> int:
@@ -102,19 +104,22 @@ class Visitors:
         return self.measures.rows + self.actions
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stop.set()
-        for thread in self._threads:
-            thread.join()
-        self._live.close()
-        self._batch.close()
-        self._sink.close()
+        try:
+            self._threads.join(_END_S)
+        except MonolithError:
+            if error is None:
+                raise  # else the error of the block is raised, and that of the thread is in the log
+        finally:
+            self._live.close()
+            self._batch.close()
+            self._sink.close()
 
     # --- pages --------------------------------------------------------------------------------------------------------
 

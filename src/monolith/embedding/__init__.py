@@ -34,7 +34,7 @@ from monolith.embedding.optimizers import (
 )
 from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
 from monolith.embedding.store import EmbeddingStore, Manifest
-from monolith.embedding.table import Table, set_threads
+from monolith.embedding.table import RowPlan, Table, set_threads
 
 if TYPE_CHECKING:
     from monolith.compat.entry_dump import WritableFile, read_entry_dump, write_entry_dump
@@ -74,6 +74,7 @@ __all__ = [
     "RestoreReport",
     "RmsProp",
     "RmsPropV2",
+    "RowPlan",
     "Sgd",
     "SliceSpec",
     "SlidingHashFilter",

@@ -461,6 +461,9 @@ def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: 
     if clear:
         table.clear()
     is_empty = not len(table)
+    if table._native.evicts_when_full:
+        # A snapshot fills part after part, so that the last ones have no row to evict: all rows enter, none leaves.
+        table._native.set_budget(0)
     try:
         _native.read_snapshot(table._native, saved.generation, saved.parts, index, count)
         newest = max(sources, key=lambda source: source.turn)
@@ -472,6 +475,9 @@ def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: 
         if is_empty:
             table.clear()
         raise
+    finally:
+        if table._native.evicts_when_full:
+            table._native.set_budget(table.spec.max_bytes or 0)
 
 
 def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:

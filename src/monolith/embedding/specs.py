@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +30,16 @@ from monolith.embedding.learning_rates import (
 )
 from monolith.embedding.optimizers import OPTIMIZERS, BatchSoftmax, Optimizer
 
-__all__ = ["JOB_TABLES", "MAX_COLUMNS", "MAX_SLOTS", "NEVER_EXPIRES_DAYS", "SliceSpec", "TableSpec", "merge_specs"]
+__all__ = [
+    "JOB_TABLES",
+    "MAX_COLUMNS",
+    "MAX_SLOTS",
+    "NEVER_EXPIRES_DAYS",
+    "SliceSpec",
+    "TableSpec",
+    "WhenFull",
+    "merge_specs",
+]
 
 JOB_TABLES = "monolith."
 """Prefix of tables that belong to a training job, not to its model; the engine has the same."""
@@ -43,6 +52,9 @@ MAX_COLUMNS = 1 << 18
 
 MAX_SLOTS = 1 << 15
 """Slots of the second id layout: 15 bits."""
+
+WhenFull: TypeAlias = Literal["refuse", "evict_oldest"]
+"""Reaction of a table at its memory limit: refuse new ids, or evict the least recently updated rows."""
 
 _OLD_SLOT_NAME = re.compile(r"^fc_slot_[0-9]*$")
 
@@ -151,7 +163,9 @@ class TableSpec:
     on_miss: Literal["zeros", "initial"] = "zeros"
     """Result of a lookup of an absent id."""
     max_bytes: int | None = None
-    """Hard budget; None = unbounded. A full table refuses new rows with CapacityExceeded."""
+    """Hard budget; None = unbounded."""
+    when_full: WhenFull = "refuse"
+    """A full table refuses new rows with CapacityExceeded, or evicts its least recently updated rows."""
     seed: int = 0
     """Seed of first values and of random filters."""
     deterministic: bool = False
@@ -176,6 +190,7 @@ class TableSpec:
         if not isinstance(admission, AdmissionFilter):
             raise ConfigError(f"TableSpec.admission is {admission!r}; give a filter such as NoFilter()")
         self._check_choice("on_miss", ("zeros", "initial"))
+        self._check_choice("when_full", get_args(WhenFull))
         self._check_choice("nan_gradients", ("error", "skip", "pass"))
         for name in ("max_bytes", "touched_capacity"):
             if getattr(self, name) is not None:
@@ -237,7 +252,7 @@ class TableSpec:
         return np.array([piece.rate(step) for piece in self.slices], dtype=np.float32)
 
     def for_serving(self, full_precision: bool = False) -> TableSpec:
-        """Return the spec without rates and admission, which only training needs.
+        """Return the spec without rates, admission and eviction of a full table, which only training needs.
 
         Args:
             full_precision: Whether half precision becomes full; coarser forms stay, because training has seen them.
@@ -250,7 +265,14 @@ class TableSpec:
             )
             for piece in self.slices
         ]
-        return replace(self, slices=slices, admission=NoFilter(), occurrence_threshold=0, slot_thresholds={})
+        return replace(
+            self,
+            slices=slices,
+            admission=NoFilter(),
+            occurrence_threshold=0,
+            slot_thresholds={},
+            when_full="refuse",
+        )
 
     def config_key(self) -> str:
         """Return a text that is equal for two tables exactly if they differ only in their names."""
@@ -303,8 +325,11 @@ def _encode_scalars(spec: TableSpec) -> dict[str, Any]:
     """Return the JSON form of everything but the slices."""
     encoded = fields_of(spec)
     del encoded["slices"]
-    if not spec.occurrence_threshold:  # older releases refuse the key
+    # Older releases refuse these keys.
+    if not spec.occurrence_threshold:
         del encoded["occurrence_threshold"]
+    if spec.when_full == "refuse":
+        del encoded["when_full"]
     encoded["admission"] = encode_part(spec.admission)
     for name in ("slot_expire_days", "slot_thresholds"):
         encoded[name] = {str(slot): value for slot, value in encoded[name].items()}

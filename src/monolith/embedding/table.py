@@ -29,10 +29,13 @@ from monolith.embedding.arguments import (
     check_whole,
 )
 from monolith.embedding.entry import Entry, SliceState
-from monolith.embedding.specs import SliceSpec, TableSpec
+from monolith.embedding.specs import SliceSpec, TableSpec, WhenFull
 from monolith.embedding.store import Ids, Rows
 
-__all__ = ["Table", "set_threads"]
+__all__ = ["RowPlan", "Table", "set_threads"]
+
+RowPlan = _native.RowPlan
+_NO_IDS = np.empty(0, np.int64)
 
 
 def set_threads(threads: int) -> None:
@@ -95,12 +98,20 @@ class Table:
         self._native.lookup(keys, rows, found)
         return rows, found.view(np.bool_)
 
-    def lookup_pooled(self, ids: ArrayLike, offsets: ArrayLike, mode: Mode = "sum") -> Rows:
+    def lookup_pooled(
+        self, ids: ArrayLike, offsets: ArrayLike, mode: Mode = "sum", *, plan: RowPlan | None = None
+    ) -> Rows:
         """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n).
 
         Bag b holds ``ids[offsets[b]:offsets[b + 1]]``. An empty bag gives zeros.
+
+        Args:
+            ids: (N,).
+            offsets: (B + 1,).
+            mode: How the rows of a bag become one.
+            plan: Filled for ``apply_planned_gradients``. None if no update of these ids follows: that is faster.
         """
-        job, rows = self._lookup_job(ids, offsets, mode)
+        job, rows = self._lookup_job(ids, offsets, mode, plan)
         _native.lookup_all([job])
         return rows
 
@@ -201,6 +212,39 @@ class Table:
         """Take one optimizer step per id from the gradients of ``lookup_pooled``'s result, in its shape."""
         job = self._gradient_job(ids, offsets, grads, mode, learning_rates, time_s, step)
         _native.apply_all([job])
+
+    def apply_planned_gradients(
+        self,
+        plan: RowPlan,
+        grads: ArrayLike,
+        learning_rates: ArrayLike | None = None,
+        time_s: int = 0,
+        step: int = 0,
+    ) -> None:
+        """Take one optimizer step per id of the lookup that filled the plan, without a second search.
+
+        The result is that of ``apply_pooled_gradients`` with the ids of the lookup. Rows may come and go in between.
+
+        >>> from monolith.embedding import RowPlan, Sgd
+        >>> table = Table(TableSpec("user", [SliceSpec(1, optimizer=Sgd(learning_rate=0.5))]))
+        >>> plan = RowPlan()
+        >>> table.lookup_pooled([7, 8], [0, 2], plan=plan).tolist()
+        [[0.0]]
+        >>> table.apply_planned_gradients(plan, [[1.0]])
+        >>> table.lookup([7, 8]).tolist()
+        [[-0.5], [-0.5]]
+
+        Args:
+            plan: Plan of a lookup in this table; it may serve several updates.
+            grads: Gradient of the lookup's result, in its shape.
+            learning_rates: One rate per slice; None = from the spec at ``step``.
+            time_s: Event time, kept with each row for expiry.
+            step: Number of the batch, for schedules and optimizers that look at it.
+
+        Raises:
+            ConfigError: The plan is empty, of another table, or in use; nothing was applied.
+        """
+        _native.apply_all([self._planned_job(plan, grads, learning_rates, time_s, step)])
 
     def reinitialize(self, ids: ArrayLike) -> NDArray[np.int8]:
         """Give every id its initial values and fresh optimizer state; return per id 1 = existed, 0 = new."""
@@ -324,22 +368,34 @@ class Table:
         """The event clock that expiry compares with; gradients move it to their time, by at most a day per call."""
         return self._native.max_time_s
 
+    def limit_memory(self, max_bytes: int | None, when_full: WhenFull) -> None:
+        """Replace the budget and the reaction to it that the spec declares.
+
+        Args:
+            max_bytes: Bytes that the table may take from now on; None = unbounded.
+            when_full: Reaction of the table at its budget.
+        """
+        self._native.set_budget(max_bytes or 0)
+        self._native.evicts_when_full = when_full == "evict_oldest"
+
     @property
     def stats(self) -> _native.TableStats:
-        """Counters: nan_rows_skipped, ids_filtered, rows_evicted, touched_dropped."""
+        """Counters: nan_rows_skipped, ids_filtered, rows_evicted (expired), rows_evicted_full, touched_dropped."""
         return self._native.stats
 
     # --- shared with MultiTable ---
 
-    def _lookup_job(self, ids: ArrayLike, offsets: ArrayLike | None, mode: Mode) -> tuple[_native.LookupJob, Rows]:
+    def _lookup_job(
+        self, ids: ArrayLike, offsets: ArrayLike | None, mode: Mode, plan: RowPlan | None = None
+    ) -> tuple[_native.LookupJob, Rows]:
         keys = as_ids(self.spec.name, ids)
         if offsets is None:
             rows = np.empty((len(keys), self.dim), np.float32)
-            return _native.LookupJob(self._native, keys, None, _native.Pooling.none, 0, rows), rows
+            return _native.LookupJob(self._native, keys, None, _native.Pooling.none, 0, rows, plan), rows
         pooling, first_n = as_mode(mode)
         bounds = as_offsets(self.spec.name, offsets, len(keys))
         rows = np.empty(((len(bounds) - 1) * max(1, first_n), self.dim), np.float32)
-        job = _native.LookupJob(self._native, keys, bounds, pooling, first_n, rows)
+        job = _native.LookupJob(self._native, keys, bounds, pooling, first_n, rows, plan)
         return job, rows.reshape(-1, first_n, self.dim) if first_n else rows
 
     def _plain_gradient_job(
@@ -379,14 +435,7 @@ class Table:
         keys = as_ids(self.spec.name, ids)
         pooling, first_n = as_mode(mode)
         bounds = as_offsets(self.spec.name, offsets, len(keys))
-        bags = len(bounds) - 1
-        if first_n:
-            shape = np.shape(grads)
-            if shape[:-1] != (bags, first_n):
-                need = (bags, first_n, self.dim)
-                raise DimensionMismatch(f"table {self.spec.name!r}: gradients have shape {shape}, need {need}")
-            grads = as_array(grads).reshape(bags * first_n, shape[-1])
-        rows = as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
+        rows = self._pooled_gradients(grads, len(bounds) - 1, first_n)
         rates = as_rates(self.spec, learning_rates, step)
         return _native.GradientJob(
             self._native,
@@ -402,6 +451,35 @@ class Table:
             check_step(step),
             True,
         )
+
+    def _planned_job(
+        self, plan: RowPlan, grads: ArrayLike, learning_rates: ArrayLike | None, time_s: int, step: int
+    ) -> _native.GradientJob:
+        rows = self._pooled_gradients(grads, plan.targets // max(1, plan.first_n), plan.first_n)
+        return _native.GradientJob(
+            self._native,
+            _NO_IDS,
+            None,
+            _native.Pooling.none,
+            0,
+            rows,
+            as_rates(self.spec, learning_rates, step),
+            None,
+            None,
+            check_time(time_s),
+            check_step(step),
+            True,
+            plan,
+        )
+
+    def _pooled_gradients(self, grads: ArrayLike, bags: int, first_n: int) -> Rows:
+        if first_n:
+            shape = np.shape(grads)
+            if shape[:-1] != (bags, first_n):
+                need = (bags, first_n, self.dim)
+                raise DimensionMismatch(f"table {self.spec.name!r}: gradients have shape {shape}, need {need}")
+            grads = as_array(grads).reshape(bags * first_n, shape[-1])
+        return as_rows(self.spec.name, "gradients", grads, bags * max(1, first_n), self.dim)
 
     def _state_of(self, row: Rows) -> tuple[SliceState, ...]:
         states = []
@@ -445,6 +523,7 @@ def _native_config(spec: TableSpec) -> _native.TableConfig:
     config.slot_thresholds = dict(spec.slot_thresholds)
     config.miss_is_initial = spec.on_miss == "initial"
     config.max_bytes = spec.max_bytes or 0
+    config.evicts_when_full = spec.when_full == "evict_oldest"
     config.seed = spec.seed
     config.is_deterministic = spec.deterministic
     config.nan_policy = _NAN_POLICIES[spec.nan_gradients]

@@ -28,7 +28,7 @@ from monolith.embedding import (
     SlidingHashFilter,
 )
 from monolith.embedding.admission import AdmissionFilter, decode_filter, encode_filter
-from monolith.embedding.specs import NEVER_EXPIRES_DAYS, SliceSpec, TableSpec
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS, SliceSpec, TableSpec, WhenFull
 from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
@@ -64,6 +64,7 @@ class EmbeddingFeature:
     """Counts the sightings of ids; None = a sliding filter, where there is a threshold."""
     on_miss: Literal["zeros", "initial"] = "zeros"
     max_bytes: int | None = None
+    when_full: WhenFull = "refuse"
     column: str | None = None
     """Name in the records; None = the same."""
     id_transform: IdTransform | None = None
@@ -110,6 +111,7 @@ class Declaration:
         admission: AdmissionFilter | None = None,
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
+        when_full: WhenFull = "refuse",
         column: str | None = None,
         id_transform: IdTransform | None = None,
         source: str | None = None,
@@ -145,6 +147,7 @@ class Declaration:
             admission=admission,
             on_miss=on_miss,
             max_bytes=max_bytes,
+            when_full=when_full,
             column=column,
             id_transform=id_transform,
             source=source,
@@ -187,6 +190,7 @@ class Declaration:
             admission=owner.admission,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
+            when_full=owner.when_full,
         )
 
     def has_feature(self, name: FeatureName) -> bool:
@@ -324,6 +328,7 @@ class Declaration:
             occurrence_threshold=owner.occurrence_threshold,
             on_miss=owner.on_miss,
             max_bytes=owner.max_bytes,
+            when_full=owner.when_full,
             seed=seed,
             deterministic=deterministic,
         )
@@ -494,7 +499,10 @@ def _check_admission(feature: EmbeddingFeature) -> None:
 def _feature_json(feature: EmbeddingFeature) -> dict[str, Any]:
     admission = feature.admission
     encoded = None if admission is None else encode_filter(admission)
-    return {**asdict(replace(feature, admission=None)), "admission": encoded}
+    body = {**asdict(replace(feature, admission=None)), "admission": encoded}
+    if feature.when_full == "refuse":  # earlier releases refuse the key
+        del body["when_full"]
+    return body
 
 
 def _feature(body: Mapping[str, Any]) -> EmbeddingFeature:

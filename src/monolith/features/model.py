@@ -6,7 +6,7 @@ gradients and updates rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
@@ -17,7 +17,7 @@ from monolith.core.fid import ValueType
 from monolith.data import Batch, FeatureList
 from monolith.embedding import MultiTable
 from monolith.embedding.admission import AdmissionFilter
-from monolith.embedding.specs import NEVER_EXPIRES_DAYS
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS, WhenFull
 from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration, FeatureName, FeatureNames
 from monolith.features.embedder import EmbeddedBatch, Embedder, HostEmbedder
@@ -141,6 +141,7 @@ class Model(nn.Module):
         admission: AdmissionFilter | None = None,
         on_miss: Literal["zeros", "initial"] = "zeros",
         max_bytes: int | None = None,
+        when_full: WhenFull = "refuse",
         column: str | None = None,
         id_transform: IdTransform | None = None,
         value_type: ValueType | None = None,
@@ -161,6 +162,8 @@ class Model(nn.Module):
                 ids. ``ProbabilisticFilter()`` admits by chance and takes no memory.
             on_miss: Values of an id without a row: ``zeros``, or its ``initial`` values.
             max_bytes: Hard memory budget of the table; None = unbounded.
+            when_full: A table at its budget refuses new ids (``refuse``, which ends a training), or evicts its least
+                recently updated rows (``evict_oldest``).
             column: Name in the records; None = the same.
             id_transform: Place of each id in a vocabulary of a fixed size, applied before each lookup; None = ids are
                 rows as they are.
@@ -180,6 +183,7 @@ class Model(nn.Module):
             admission=admission,
             on_miss=on_miss,
             max_bytes=max_bytes,
+            when_full=when_full,
             column=column,
             id_transform=id_transform,
             value_type=value_type,
@@ -267,6 +271,17 @@ class Model(nn.Module):
         self.declaration.add_dense(name, width=width, **options)
 
     # --- use ----------------------------------------------------------------------------------------------------------
+
+    def input_columns(self) -> Mapping[str, Sequence[tuple[str, int]]]:
+        """Return the input columns of dense modules: module name to blocks of columns, from left to right.
+
+        Checkpoints keep these names. When a feature is added (``grow_nn``), each weight keeps the numbers of its old
+        columns wherever they stand now. A model that returns nothing gets its new columns at the end.
+
+        Returns:
+            Name of a module such as ``tower`` to (name of a block, width) of the columns that it reads.
+        """
+        return {}
 
     def attach(self, store: EmbeddingStore) -> Embedder:
         """Read rows from ``store`` from now on; return the embedder."""

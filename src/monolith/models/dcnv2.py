@@ -62,7 +62,14 @@ class DCNv2(Model):
             self.cross = DCN(cross_layers, "matrix")
         width = len(self.fields.names) * dim + self.fields.width
         self.tower = MLP(list(hidden), ["relu"] * len(hidden), input_dim=width)
+        self.hidden_width = hidden[-1]
         self.last = Dense(1, input_dim=hidden[-1] + (0 if self.is_stacked else width))
+
+    @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        columns = self.fields.columns
+        hidden = ("(tower)", self.hidden_width)
+        return {"cross": columns, "tower": columns, "last": [hidden] if self.is_stacked else [*columns, hidden]}
 
     @override
     def forward(self, batch: Batch) -> Output:

@@ -55,6 +55,10 @@ class DeepFM(Model):
         self.tower = MLP([*hidden, 1], input_dim=len(self.fields.names) * dim + self.fields.width)
 
     @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        return {"tower": self.fields.columns}
+
+    @override
     def forward(self, batch: Batch) -> Output:
         vectors = self.fields.vectors(batch)
         deep: Tensor = self.tower(torch.cat([vectors.flatten(1), self.fields.numbers(batch)], dim=1))

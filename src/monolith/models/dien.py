@@ -68,6 +68,11 @@ class DIEN(Model):
         self.tower = layers.MLP([*hidden, 1], input_dim=self.inputs.width + 2 * dim)
 
     @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        products = [("(interest)", self.inputs.fields.dim), ("(item * interest)", self.inputs.fields.dim)]
+        return {"tower": [*self.inputs.fields.columns, *products]}
+
+    @override
     def forward(self, batch: Batch) -> Output:
         item = self.inputs.item(batch)
         interest: Tensor = self.evolution(item, *self.inputs.history(batch))

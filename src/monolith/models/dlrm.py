@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Unpack
 
@@ -58,6 +59,13 @@ class DLRM(Model):
         self.tower = MLP([*hidden, 1], input_dim=width)
 
     @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        if self.bottom is None:
+            return {"tower": _pairs_of(self.fields.names)}
+        tower = [("(bottom)", self.fields.dim), *_pairs_of([*self.fields.names, "(bottom)"])]
+        return {"bottom": self.fields.number_columns, "tower": tower}
+
+    @override
     def forward(self, batch: Batch) -> Output:
         vectors = self.fields.vectors(batch)
         parts: list[Tensor] = []
@@ -69,3 +77,8 @@ class DLRM(Model):
         parts.append(products[:, self.pairs[0], self.pairs[1]])
         logits: Tensor = self.tower(torch.cat(parts, dim=1))
         return Output(head=self.head, logits=logits.squeeze(1), label=batch.label[:, 0])
+
+
+def _pairs_of(names: list[str]) -> list[tuple[str, int]]:
+    """Return one column per pair of vectors, as ``triu_indices`` orders them; the name has no order."""
+    return [(" * ".join(sorted(pair)), 1) for pair in itertools.combinations(names, 2)]

@@ -91,10 +91,16 @@ class Fields:
                 pad=number.pad,
                 column=number.column,
             )
-        self._dense = [number.name for number in numbers]
+        self.number_columns = [(number.name, number.width) for number in numbers]
+        """The dense features: names and widths."""
         self.width = sum(number.width for number in numbers)
         """Number of dense values of an example."""
         self._vectors = vector_slice(model, self.names, dim, options, out="stack")
+
+    @property
+    def columns(self) -> list[tuple[str, int]]:
+        """The vectors, then the dense features: names and widths."""
+        return [*((name, self.dim) for name in self.names), *self.number_columns]
 
     def vectors(self, batch: Batch) -> Tensor:
         """Return one vector per sparse feature: (B, n, dim)."""
@@ -104,7 +110,7 @@ class Fields:
     def numbers(self, batch: Batch) -> Tensor:
         """Return the dense features, on a logarithmic scale: (B, width), of width 0 without dense features."""
         vectors = self.vectors(batch)
-        columns = [batch.dense[name].to(vectors.dtype) for name in self._dense]
+        columns = [batch.dense[name].to(vectors.dtype) for name, _ in self.number_columns]
         x = torch.cat(columns, dim=1) if columns else vectors.new_zeros(vectors.shape[0], 0)
         return x.sign() * x.abs().log1p()
 

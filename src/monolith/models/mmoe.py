@@ -58,6 +58,10 @@ class MMoE(Model):
         self.towers = nn.ModuleList(layers.MLP([*hidden, 1], input_dim=expert_hidden[-1]) for _ in heads)
 
     @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        return {"experts": self.fields.columns}
+
+    @override
     def forward(self, batch: Batch) -> list[Output]:
         z = torch.cat([self.fields.vectors(batch).flatten(1), self.fields.numbers(batch)], dim=1)
         bias: Tensor = self.bias(batch)

@@ -76,6 +76,10 @@ class TwoTower(Model):
             )
 
     @override
+    def input_columns(self) -> dict[str, list[tuple[str, int]]]:
+        return {"user_tower": self.user.columns, "item_tower": self.item.columns}
+
+    @override
     def forward(self, batch: Batch) -> Output:
         user = F.normalize(self.user_tower(self.user.vectors(batch).flatten(1)), dim=1)
         item = F.normalize(self.item_tower(self.item.vectors(batch).flatten(1)), dim=1)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Unpack, get_args
 
 from monolith.core.config_sections import fill_sections, section
 from monolith.core.errors import ConfigError
 from monolith.embedding.expiry import DEFAULT_EVICT_HOURS
+from monolith.embedding.specs import WhenFull
 from monolith.rpc.security import Security
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ class PsTableConfig:
     """Columns of a table that a single-table call creates without a width."""
     memory_limit_bytes: int | None = None
     """Memory limit of all tables together; None = no limit."""
+    when_full: WhenFull | None = None
+    """Reaction of a full table, in place of that of its spec: refuse new ids, or evict_oldest; None = as its spec."""
     cut_lease_s: float = 600.0
     """Lease of a pending cut: how long it keeps old rows without a save."""
     hold_lease_s: float = 10.0
@@ -90,6 +93,8 @@ class PsTableConfig:
         _check_positive(self, "default_dim")
         if self.memory_limit_bytes is not None and self.memory_limit_bytes < 1:
             raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
+        if self.when_full not in (None, *get_args(WhenFull)):
+            raise ConfigError(f"when_full is {self.when_full!r}, expected 'refuse', 'evict_oldest' or None")
         _check_above_zero(self, "cut_lease_s", "hold_lease_s")
         if self.evict_every_hours is not None:
             _check_above_zero(self, "evict_every_hours")

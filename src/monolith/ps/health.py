@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from monolith.core.clock import Clock
+from monolith.embedding.memory_limit import FullTableLog, MemoryLimit
+from monolith.embedding.specs import WhenFull
 from monolith.ps.tables import ShardTables
 
 __all__ = ["ServerHealth", "HealthState", "Status"]
@@ -27,17 +29,22 @@ class ServerHealth:
     """Reports health and enforces the memory limit of the tables.
 
     Every ``check`` limits the growth of each table to the memory that is left. Between two checks no single table
-    passes the limit. Past the limit tables refuse new rows (``CapacityExceeded``) and still update existing rows.
+    passes the limit. A full table refuses new rows (``CapacityExceeded``), or evicts its least recently updated rows;
+    it updates existing rows in both cases.
 
     Args:
         tables: Tables to watch.
         memory_limit_bytes: Limit of all tables together; None = no limit.
         clock: Measures the uptime.
+        when_full: Reaction of a full table; None = the reaction that the spec of each table names.
     """
 
-    def __init__(self, tables: ShardTables, memory_limit_bytes: int | None, clock: Clock) -> None:
+    def __init__(
+        self, tables: ShardTables, memory_limit_bytes: int | None, clock: Clock, when_full: WhenFull | None = None
+    ) -> None:
         self._tables = tables
-        self._limit = memory_limit_bytes
+        self.limit = MemoryLimit(memory_limit_bytes, when_full)
+        self._evictions = FullTableLog(clock)
         self._clock = clock
         self._started_s = clock.monotonic_s()
         self.is_draining = False
@@ -49,9 +56,10 @@ class ServerHealth:
         return int(self._clock.monotonic_s() - self._started_s)
 
     def check(self) -> None:
-        """Adjust the budgets of the tables to the memory in use."""
-        if self._limit is not None:
-            self._tables.set_budgets(max(0, self._limit - self._tables.memory_bytes))
+        """Adjust the budgets of the tables to the memory in use, and log the rows that full tables evicted."""
+        tables = self._tables.all
+        self.limit.apply(tables)
+        self._evictions.report(tables)
 
     def of(self, component: str = "") -> HealthState:
         """Return the state of the server; with ``component``, of the table with that name."""
@@ -60,10 +68,11 @@ class ServerHealth:
         if self.is_draining:
             return HealthState("UNHEALTHY", "the server is draining")
         used = self._tables.memory_bytes
-        if self._limit is None or used < _NEARLY_FULL * self._limit:
+        limit = self.limit.limit_bytes
+        if limit is None or used < _NEARLY_FULL * limit or self.limit.evicts(self._tables.all):
             return self._of_log()
-        text = f"tables use {used} of {self._limit} bytes"
-        if used < self._limit:
+        text = f"tables use {used} of {limit} bytes"
+        if used < limit:
             return HealthState("DEGRADED", text)
         return HealthState("UNHEALTHY", f"{text}; new rows are refused: evict rows, or raise the memory limit")
 

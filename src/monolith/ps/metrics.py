@@ -42,6 +42,7 @@ def _samples(service: PsService, tables: ShardTables) -> Iterator[Samples]:
         (names.TABLE_BYTES, lambda table: table.memory_bytes),
         (names.TABLE_CLOCK_SECONDS, lambda table: table.max_time_s),
         (names.TABLE_EVICTED_ROWS_TOTAL, lambda table: table.stats.rows_evicted),
+        (names.TABLE_FULL_EVICTED_ROWS_TOTAL, lambda table: table.stats.rows_evicted_full),
         (names.TABLE_NOT_ADMITTED_IDS_TOTAL, lambda table: table.stats.ids_filtered),
         (names.TABLE_NONFINITE_GRADIENTS_TOTAL, lambda table: table.stats.nan_rows_skipped),
     ):

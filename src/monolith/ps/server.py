@@ -11,7 +11,7 @@ from typing import Self
 
 from monolith import _native
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ArtifactError
+from monolith.core.errors import ArtifactError, ClusterError
 from monolith.discovery import ServiceInfo
 from monolith.embedding.expiry import ExpirySchedule
 from monolith.ps.config import ServerConfig
@@ -56,7 +56,7 @@ class ParameterServer:
         """The tables; created when the first client connects."""
         hours = config.tables.evict_every_hours
         self._expiry = None if hours is None else ExpirySchedule(hours)
-        self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock)
+        self.health = ServerHealth(self.tables, config.tables.memory_limit_bytes, clock, config.tables.when_full)
         self._cut = PendingCut(self.tables, config.tables.cut_lease_s, clock, config.tables.hold_lease_s)
         self._drain = Drain()
         self._data_plane = None if config.security.is_encrypted or not config.listen.data_plane else _data_plane(config)
@@ -86,14 +86,19 @@ class ParameterServer:
         """Address of /metrics and /healthz; empty without ``metrics_port``."""
 
     def start(self) -> str:
-        """Recover the shard, start to serve, and return the address.
+        """Recover the shard, start to serve, and return the address. A server starts once.
 
         Raises:
-            ClusterError: The port is taken.
+            ClusterError: The port is taken, or the server has been started or stopped before.
             ConfigError: The delta log is of another number of servers, and there is no snapshot.
             SnapshotCorrupt: ``recover_from`` is missing or corrupt.
             DeltaLogBroken: The delta log is corrupt.
         """
+        if self.address or self._ending.is_set():
+            state = "has been stopped" if self._ending.is_set() else f"serves at {self.address}"
+            raise ClusterError(
+                f"parameter server {self.config.index} {state}, expected a new one; create another server"
+            )
         config = self.config
         try:
             if self._log is not None and config.recovery.recover_from is None and not config.recovery.discard_log:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TypedDict
 
+from monolith.embedding.specs import WhenFull
 from monolith.ps.config import PsLimits, PsListenConfig, PsRecoveryConfig, PsTableConfig
 from monolith.rpc.security import Security
 
@@ -39,6 +40,7 @@ class ServerSettings(TypedDict, total=False):
     evict_every_hours: float | None
     default_dim: int
     memory_limit_bytes: int | None
+    when_full: WhenFull | None
     cut_lease_s: float
     hold_lease_s: float
     recover_from: Path | None

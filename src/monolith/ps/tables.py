@@ -362,16 +362,6 @@ class ShardTables:
         rows.delete(ids)
         return existed
 
-    def set_budgets(self, headroom_bytes: int | None) -> None:
-        """Limit the growth of every table to this many bytes, and to its own budget; None = to its own budget only."""
-        for table in self.all:
-            max_bytes = table.spec.max_bytes
-            if headroom_bytes is None:
-                table._native.set_budget(max_bytes or 0)
-                continue
-            allowed = max(1, table.memory_bytes + headroom_bytes)
-            table._native.set_budget(allowed if max_bytes is None else min(max_bytes, allowed))
-
 
 def _all_rows(table: Table) -> tuple[Ids, Rows]:
     pages = list(table.items())

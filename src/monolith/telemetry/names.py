@@ -105,6 +105,7 @@ __all__ = [
     "TABLE_BYTES",
     "TABLE_CLOCK_SECONDS",
     "TABLE_EVICTED_ROWS_TOTAL",
+    "TABLE_FULL_EVICTED_ROWS_TOTAL",
     "TABLE_NONFINITE_GRADIENTS_TOTAL",
     "TABLE_NOT_ADMITTED_IDS_TOTAL",
     "TABLE_ROWS",
@@ -168,6 +169,12 @@ TABLE_EVICTED_ROWS_TOTAL = MetricSpec(
     name="monolith_table_evicted_rows_total",
     kind="counter",
     help="Rows removed because their last event is older than the slot's limit.",
+    labels=("table",),
+)
+TABLE_FULL_EVICTED_ROWS_TOTAL = MetricSpec(
+    name="monolith_table_full_evicted_rows_total",
+    kind="counter",
+    help="Least recently updated rows removed because the table was full.",
     labels=("table",),
 )
 TABLE_NOT_ADMITTED_IDS_TOTAL = MetricSpec(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from monolith.data import Dataset
+from monolith.embedding.memory_limit import MemoryLimit
 from monolith.training.config import RunConfig
 from monolith.training.hooks import (
     ControllerHook,
@@ -23,6 +24,7 @@ from monolith.training.hooks import (
     PushHook,
     StopFileHook,
     SummaryHook,
+    TableMemoryHook,
     ThroughputHook,
 )
 from monolith.training.hooks.prediction_dump import prediction_files, prediction_topic
@@ -47,6 +49,9 @@ def default_hooks(
     hooks: list[Hook] = [ThroughputHook()]
     if config.checkpoint.feature_evict_every_s is not None:
         hooks.append(ExpiryHook(config.checkpoint.feature_evict_every_s / 3600))
+    limit_mb = config.runtime.table_memory_limit_mb
+    limit = MemoryLimit(None if limit_mb is None else limit_mb << 20, config.runtime.when_tables_full)
+    hooks.append(TableMemoryHook(limit))
     if config.metrics.log_step_count_steps:
         hooks.append(
             ProgressHook(

@@ -31,6 +31,7 @@ from monolith.training.checkpoints import Checkpointer, Restored, TrainingState
 from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
 from monolith.training.config.cluster import refuse_cluster
+from monolith.training.config.gradient import GradientConfig
 from monolith.training.default_hooks import connect_forgetting, default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
@@ -44,7 +45,7 @@ from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
 from monolith.training.metrics import RankingMetrics, RunMetrics
 from monolith.training.staging import stage_model_folder
-from monolith.training.step import Stepper
+from monolith.training.step import SmallRows, Stepper
 
 if TYPE_CHECKING:
     from monolith.export import ExportOptions, SavedTables
@@ -135,6 +136,7 @@ class Estimator:
             group=self._group,
             weight_decay=gradients.dense_weight_decay,
             reduce_mean=gradients.dense_reduce_mean,
+            small_rows=_small_rows(self.model, gradients),
             device=self.config.runtime.accelerator,
         )
         self._timers = SaveTimer.from_config(self.config.checkpoint), SaveTimer.dense_only(self.config.checkpoint)
@@ -634,6 +636,11 @@ class Estimator:
                 ",".join(types),
             )
         declaration.record_value_types(types, f"'{restored.path}'")
+
+
+def _small_rows(model: Model, gradients: GradientConfig) -> SmallRows | None:
+    threshold = gradients.ue_euclidean_norm_threshold
+    return None if threshold is None else SmallRows(model.declaration, threshold, gradients.ue_fc_names)
 
 
 def _prepare(config: RunConfig) -> None:

@@ -17,12 +17,13 @@ from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import Embedded, embed
-from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay
+from monolith.features.declaration import Declaration
+from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, zero_small_features
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import GroupGradients, LocalGradients, RowGradients
 from monolith.training.heads import NO_HEADS, Heads, StepTotals, compute_losses, weighted_loss
 
-__all__ = ["ComputedStep", "Gradients", "Stepper", "newest_time_s"]
+__all__ = ["ComputedStep", "Gradients", "SmallRows", "Stepper", "newest_time_s"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +62,55 @@ class _PlannedRows:
             self.embedder.push(self.plan, clipped, time_s=self.time_s, step=step)
 
 
+class SmallRows:
+    """Zeroes the row gradients of features whose rows in a batch are small: the gradient check of the original.
+
+    The norm is that over the rows of all ids of a feature in the batch, each once.
+
+    Args:
+        declaration: The features of the model.
+        threshold: Gradients pass if the norm is above it.
+        features: The checked features; empty = those with ``uue`` in their names.
+
+    Raises:
+        ConfigError: A feature is unknown or shares its rows with an unchecked one, or no feature is checked.
+    """
+
+    def __init__(self, declaration: Declaration, threshold: float, features: Sequence[str] = ()) -> None:
+        known = declaration.features
+        checked = set(features) or {name for name in known if "uue" in name}
+        if unknown := sorted(checked - known.keys()):
+            raise ConfigError(f"ue_fc_names has {unknown[0]!r}, expected features of the model: {', '.join(known)}")
+        if not checked:
+            raise ConfigError(
+                "ue_fc_names is empty and no feature has 'uue' in its name, expected a feature for "
+                "ue_euclidean_norm_threshold; name one in ue_fc_names"
+            )
+        tables = {known[name].table for name in checked}
+        for name, feature in known.items():
+            if feature.table in tables and name not in checked:
+                raise ConfigError(
+                    f"feature {name!r} shares the rows of table {feature.table!r} with a checked feature; add it to "
+                    "ue_fc_names"
+                )
+        self._tables = list(declaration.tables)
+        self._checked = sorted(tables)
+        self._threshold = threshold
+
+    def zero(
+        self, rows: Sequence[Tensor], grads: Sequence[Tensor], squares: Sequence[float]
+    ) -> tuple[list[Tensor], list[float]]:
+        """Return the gradients and their sums of squares, per table, with zeros for checked tables of small rows."""
+        by_table = dict(zip(self._tables, grads, strict=True))
+        held = {table: each.detach() for table, each in zip(self._tables, rows, strict=True)}
+        kept = zero_small_features(by_table, held, self._threshold, self._checked)
+        sums = [
+            square if kept[table] is by_table[table] or bool(kept[table].any()) else 0.0
+            for table, square in zip(self._tables, squares, strict=True)
+        ]
+        return list(kept.values()), sums
+
+
 class Stepper:
     """Computes and applies the steps of one model.
 
@@ -71,7 +121,8 @@ class Stepper:
         clipping: The rule for gradients.
         group: The processes that take each step together; None = this process alone.
         weight_decay: The share of each weight that is added to its gradient.
-        reduce_mean: Average the dense gradients of the group instead of adding them.
+        reduce_mean: Divide the dense gradients by the examples of the step, of all members together.
+        small_rows: Zeroes the row gradients of features with small rows; None = no check.
         device: Device of the model.
     """
 
@@ -85,6 +136,7 @@ class Stepper:
         group: Group | None = None,
         weight_decay: float = 0.0,
         reduce_mean: bool = False,
+        small_rows: SmallRows | None = None,
         device: str = "cpu",
     ) -> None:
         self.model = model
@@ -94,7 +146,8 @@ class Stepper:
         self._clipping = clipping
         self._group = group or Solo()
         self._weight_decay = weight_decay
-        self._dense_scale = 1.0 / self._group.size if reduce_mean else 1.0
+        self._reduce_mean = reduce_mean
+        self._small_rows = small_rows
 
     def compute(self, pulled: PulledBatch, step: int) -> ComputedStep:
         """Run forward and backward of one batch, and combine the gradients of the group.
@@ -123,6 +176,8 @@ class Stepper:
             else:
                 rows = [new if each.grad is None else each.grad for new, each in zip(rows, embedded.rows, strict=True)]
                 squares = embedded.squares or squares  # empty when no row has a part in the loss
+                if self._small_rows is not None:
+                    rows, squares = self._small_rows.zero(embedded.rows, rows, squares)
         else:
             self._clear_gradients()
         return LocalGradients(
@@ -168,13 +223,14 @@ class Stepper:
     ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], list[Tensor]]:
         """Return the gradients of weights and rows, clipped, with weight decay."""
         weights, squares = combined.weights, combined.squares
-        dense, sparse = self._clip(self._scale(combined.grads), list(combined.rows.grads), squares, step)
+        grads = self._scale(combined.grads, combined.totals.samples)
+        dense, sparse = self._clip(grads, list(combined.rows.grads), squares, step)
         dense = add_weight_decay(dense, weights, self._weight_decay)
         return list(zip(weights, dense, strict=True)), sparse
 
-    def _scale(self, grads: Sequence[Tensor]) -> list[Tensor]:
-        """Return the dense gradients of the group: their sum, or their mean."""
-        return list(grads) if self._dense_scale == 1.0 else [each * self._dense_scale for each in grads]
+    def _scale(self, grads: Sequence[Tensor], samples: int) -> list[Tensor]:
+        """Return the dense gradients of the group: their sum over all examples, or their mean."""
+        return [each / max(1, samples) for each in grads] if self._reduce_mean else list(grads)
 
     def _clip(
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int

@@ -106,6 +106,19 @@ def test_stopping_twice_is_harmless(serve: Callable[..., PsServers]) -> None:
     server.stop(0)
 
 
+def test_a_server_starts_once(serve: Callable[..., PsServers]) -> None:
+    (server,) = serve(1).servers
+    address, threads = server.address, len(server._threads)
+    with pytest.raises(ClusterError, match=f"parameter server 0 serves at {address}, expected a new one"):
+        server.start()
+    assert (server.address, len(server._threads)) == (address, threads)
+    with RemoteStore([address], [ONE]) as store:
+        push(store)
+    server.stop(0)
+    with pytest.raises(ClusterError, match="parameter server 0 has been stopped, expected a new one"):
+        server.start()
+
+
 # --- recovering ---
 
 
@@ -159,15 +172,38 @@ def test_past_the_memory_limit_new_rows_are_refused_and_old_rows_are_updated(ser
             fill()
         assert server.tables.memory_bytes <= 2_000_000
         store.push({"t": np.arange(10)}, {"t": np.ones((10, 16), np.float32)})
-        server.health._limit = server.tables.memory_bytes
+        server.health.limit.limit_bytes = server.tables.memory_bytes
         server.health.check()
         assert server.health.of().status == "UNHEALTHY"
         assert "new rows are refused" in server.health.of().message
-        server.health._limit = server.tables.memory_bytes * 100 // 95
+        server.health.limit.limit_bytes = server.tables.memory_bytes * 100 // 95
         assert server.health.of().status == "DEGRADED"
-        server.health._limit = 1 << 30
+        server.health.limit.limit_bytes = 1 << 30
         server.health.check()
         store.push({"t": np.arange(10**6, 10**6 + 1000)}, {"t": np.ones((1000, 16), np.float32)})
+
+
+def test_past_the_memory_limit_a_server_evicts_the_oldest_rows_on_request(serve: Callable[..., PsServers]) -> None:
+    wide = TableSpec("t", [SliceSpec(16, optimizer=Adagrad())])
+    servers = serve(1, memory_limit_bytes=4_000_000, when_full="evict_oldest", metrics_port=0)
+    (server,) = servers.servers
+    with RemoteStore(servers.addresses, [wide]) as store:
+        for step in range(200):
+            ids = np.arange(step * 500, (step + 1) * 500)
+            store.push({"t": ids}, {"t": np.ones((500, 16), np.float32)}, time_s=1000 + step)
+            assert server.tables.memory_bytes <= 4_000_000
+        table = server.tables["t"]
+        assert table.contains(np.arange(99_000, 100_000)).all()
+        assert table.stats.rows_evicted_full == 100_000 - len(table)
+        server.health.check()
+        assert server.health.of().status == "HEALTHY"
+        page = get(server.metrics_address, "/metrics")[1]
+        assert f'monolith_table_full_evicted_rows_total{{table="t"}} {100_000 - len(table)}' in page
+
+
+def test_a_server_refuses_an_unknown_reaction_of_full_tables() -> None:
+    with pytest.raises(ConfigError, match="when_full is 'drop'"):
+        ServerConfig(when_full="drop")  # type: ignore[typeddict-item]
 
 
 def test_metrics_and_health_over_http(serve: Callable[..., PsServers]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,91 +13,24 @@ import pytest
 from monolith.serving import ModelServer, ServingConfig, servable_loader
 from monolith.serving.api import messages
 from monolith.testing.eventually import eventually
-
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, HEADERS, RST_STREAM, SETTINGS, PING, GOAWAY, CONTINUATION = 0, 1, 3, 4, 6, 7, 9
-END_STREAM, END_HEADERS, ACK = 1, 4, 1
-ENHANCE_YOUR_CALM, CANCEL = 11, 8
-STATUS = "/tensorflow.serving.ModelService/GetModelStatus"
-HEALTH = "/grpc.health.v1.Health/Check"
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return struct.pack(">I", len(payload))[1:] + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-
-
-def literal(name: str, value: str) -> bytes:
-    """Return a header without compression."""
-
-    def text(part: str) -> bytes:
-        size = len(part)
-        if size < 127:
-            return bytes((size,)) + part.encode()
-        rest, head = size - 127, bytearray((127,))
-        while rest > 127:
-            head.append(rest & 127 | 128)
-            rest >>= 7
-        return bytes((*head, rest)) + part.encode()
-
-    return b"\0" + text(name) + text(value)
-
-
-def headers(path: str = HEALTH, **more: str) -> bytes:
-    pairs = {
-        ":method": "POST",
-        ":scheme": "http",
-        ":path": path,
-        ":authority": "x",
-        "content-type": "application/grpc",
-        "te": "trailers",
-        **{name.replace("_", "-"): value for name, value in more.items()},
-    }
-    return b"".join(literal(name, value) for name, value in pairs.items())
-
-
-def message(content: bytes) -> bytes:
-    return b"\0" + struct.pack(">I", len(content)) + content
-
-
-class Raw:
-    """A client of HTTP/2 that sends any frames."""
-
-    def __init__(self, server: ModelServer, preface: bytes = PREFACE + frame(SETTINGS, 0, 0)) -> None:
-        host, _, port = server.address.rpartition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=20)
-        self.socket.sendall(preface)
-        self._buffer = b""
-
-    def send(self, *frames: bytes) -> None:
-        self.socket.sendall(b"".join(frames))
-
-    def frames(self) -> Iterator[tuple[int, int, int, bytes]]:
-        """Yield frames until the server ends the connection."""
-        while True:
-            while len(self._buffer) >= 9:
-                size = int.from_bytes(self._buffer[:3], "big")
-                if len(self._buffer) < 9 + size:
-                    break
-                kind, flags = self._buffer[3], self._buffer[4]
-                stream = int.from_bytes(self._buffer[5:9], "big")
-                payload, self._buffer = self._buffer[9 : 9 + size], self._buffer[9 + size :]
-                yield kind, flags, stream, payload
-            try:
-                part = self.socket.recv(1 << 16)
-            except ConnectionResetError:
-                return
-            if not part:
-                return
-            self._buffer += part
-
-    def first(self, *kinds: int) -> tuple[int, int, int, bytes]:
-        return next(each for each in self.frames() if each[0] in kinds)
-
-    def __enter__(self) -> Raw:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.socket.close()
+from raw_http2 import (
+    CANCEL,
+    CONTINUATION,
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    ENHANCE_YOUR_CALM,
+    GOAWAY,
+    HEADERS,
+    HEALTH,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    RawHttp2,
+    frame,
+    headers,
+    message,
+)
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +51,7 @@ def assert_serves(server: ModelServer) -> None:
 
 
 def test_a_call_of_raw_frames_is_answered_with_trailers(server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         client.send(frame(HEADERS, END_HEADERS, 1, headers()), frame(DATA, END_STREAM, 1, message(b"")))
         kinds = []
         for kind, flags, stream, _ in client.frames():
@@ -145,13 +77,13 @@ def test_a_call_of_raw_frames_is_answered_with_trailers(server: ModelServer) -> 
     ids=["http1", "garbage", "data of no stream", "cut settings", "even stream", "hpack", "continuation", "settings"],
 )
 def test_a_client_that_breaks_the_protocol_loses_its_connection_only(sent: bytes, server: ModelServer) -> None:
-    with Raw(server, sent) as client:
+    with RawHttp2(server, sent) as client:
         assert all(kind in (SETTINGS, GOAWAY, 8) for kind, *_ in client.frames())
     assert_serves(server)
 
 
 def test_a_client_that_resets_its_streams_again_and_again_is_disconnected(server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         for stream in range(1, 2001, 2):
             try:
                 client.send(
@@ -167,13 +99,13 @@ def test_a_client_that_resets_its_streams_again_and_again_is_disconnected(server
 
 
 def test_streams_above_the_limit_are_refused(server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         client.send(*(frame(HEADERS, END_HEADERS, 2 * number + 1, headers()) for number in range(257)))
         assert client.first(RST_STREAM)[2] == 2 * 256 + 1
 
 
 def test_headers_above_the_limit_are_refused(server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         many = headers(x_long="a" * 8000, y_long="b" * 8000, z_long="c" * 8000)
         client.send(frame(HEADERS, 0, 1, many[:16000]), frame(CONTINUATION, END_HEADERS, 1, many[16000:]))
         assert client.first(RST_STREAM, GOAWAY, HEADERS)[0] in (RST_STREAM, GOAWAY)
@@ -186,7 +118,7 @@ def test_headers_above_the_limit_are_refused(server: ModelServer) -> None:
     ids=["cut", "flag", "long", "large"],
 )
 def test_a_message_that_does_not_fit_its_frame_ends_the_call(sent: bytes, server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         client.send(frame(HEADERS, END_HEADERS, 1, headers()), frame(DATA, END_STREAM, 1, sent))
         _, flags, stream, _ = client.first(HEADERS, DATA)
         assert (stream, flags & END_STREAM) == (1, END_STREAM), "an error has trailers only"
@@ -195,7 +127,7 @@ def test_a_message_that_does_not_fit_its_frame_ends_the_call(sent: bytes, server
 
 
 def test_another_content_type_is_refused(server: ModelServer) -> None:
-    with Raw(server) as client:
+    with RawHttp2(server) as client:
         client.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, headers(content_type="text/plain")))
         _, flags, _, _ = client.first(HEADERS)
         assert flags & END_STREAM
@@ -203,9 +135,9 @@ def test_another_content_type_is_refused(server: ModelServer) -> None:
 
 def test_silent_and_slow_clients_are_disconnected() -> None:
     with _server(read_timeout_s=0.2) as server:
-        with Raw(server, b"") as silent:
+        with RawHttp2(server, b"") as silent:
             assert {kind for kind, *_ in silent.frames()} <= {SETTINGS}  # returns only because the server closes
-        with Raw(server) as slow:
+        with RawHttp2(server) as slow:
             slow.send(frame(HEADERS, END_HEADERS, 1, headers()), frame(DATA, 0, 1, b"\0"))
             _, _, stream, payload = slow.first(RST_STREAM)
             assert (stream, struct.unpack(">I", payload)[0]) == (1, CANCEL)
@@ -220,7 +152,7 @@ def test_a_token_is_checked_before_the_message(tmp_path: Path) -> None:
     from monolith.rpc.security import Security
 
     with _server(security=Security(token="secret")) as server:
-        with Raw(server) as client:
+        with RawHttp2(server) as client:
             client.send(frame(HEADERS, END_HEADERS, 1, headers()))  # no message follows
             _, flags, stream, _ = client.first(HEADERS)
             assert (stream, flags & END_STREAM) == (1, END_STREAM)

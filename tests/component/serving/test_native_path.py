@@ -420,6 +420,24 @@ def test_the_native_path_is_the_default_with_one_model_thread_per_core() -> None
         BatchSettings(threads=-1)
 
 
+def test_a_canary_gets_the_first_of_few_requests_and_a_share_of_many(folder: Path) -> None:
+    server = start(folder, "on")
+    try:
+        sampled: list[int] = []
+        servable = server.models.acquire("prices").model
+        assert isinstance(servable, Servable)
+        servable.on_scored = lambda records, kind: sampled.append(len(records))
+        server.models.configure([ModelConfig(name="prices", base_path=folder)])  # publishes the routes again
+        call_rest(server, "POST", NATIVE[0][0], NATIVE[0][1])
+        assert sampled == [3]
+        for _ in range(200):
+            call_rest(server, "POST", NATIVE[0][0], NATIVE[0][1])
+        assert 1 < len(sampled) < 200
+        assert native_answers(server) + len(sampled) == 201
+    finally:
+        server.stop(0.0)
+
+
 def test_native_batches_see_one_cut_while_rows_and_weights_change(folder: Path) -> None:
     server = start(folder, "on", batching=BatchSettings(threads=2))
     try:

@@ -37,6 +37,6 @@ def test_a_missing_peer_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     monkeypatch.setattr(streams, "SCRATCH", tmp_path)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     sizes = Sizes(megabytes=1, rounds=1)
-    (line,) = lines_of(append_tail.append_tail_cases(["append_tail_4096"], sizes), sizes)
+    (line,) = lines_of(append_tail.append_tail_cases(["log_redis_4096"], sizes), sizes)
     assert "redis-tools" in line["skipped"]
     assert (line["ok"], line["must"]) == (None, 3.0)

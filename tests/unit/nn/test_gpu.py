@@ -10,18 +10,13 @@ import pytest
 import torch
 
 import monolith as mt
-from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch
+from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, ExpiryRefused
 from monolith.nn.gpu import GpuTable
+from rule_choices import CHOICES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
 
-OPTIMIZERS = [
-    mt.Sgd(0.5),
-    mt.Adagrad(0.1),
-    mt.Adagrad(0.1, weight_decay_factor=0.01),
-    mt.Adam(0.05),
-    mt.Adam(0.05, use_nesterov=True),
-]
+OPTIMIZERS = [*CHOICES, mt.StochasticRoundingFp16(mt.Adagrad(0.1)), mt.StochasticRoundingFp16(mt.GroupFtrl(0.1))]
 INITIALIZERS = [mt.Zeros(), mt.Constant(0.25), mt.RandomUniform(-0.5, 0.5)]
 
 
@@ -35,8 +30,10 @@ def on_gpu(array: Any) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=str)
-@pytest.mark.parametrize("dim", [1, 3, 16, 30, 130])
+@pytest.mark.parametrize("dim", [1, 3, 16, 130])
 def test_distinct_ids_give_equal_bits(optimizer: Any, dim: int) -> None:
+    if optimizer.base.kind == "batch_softmax" and dim != 1:
+        pytest.skip("batch_softmax has one column")
     rng = np.random.default_rng(0)
     host, gpu = mt.Table(make_spec(dim, optimizer)), GpuTable(make_spec(dim, optimizer))
     ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 20_000))
@@ -46,8 +43,82 @@ def test_distinct_ids_give_equal_bits(optimizer: Any, dim: int) -> None:
         grads = rng.standard_normal((len(some), dim)).astype(np.float32)
         host.apply_gradients(some, grads, step=step, time_s=100 + step)
         gpu.apply_gradients(on_gpu(some), on_gpu(grads), time_s=100 + step)
-    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    actual, expected = gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids)
+    if optimizer.base.kind == "dynamic_wd_adagrad":  # exp() of the GPU may differ in its last bit
+        np.testing.assert_allclose(actual, expected, rtol=1e-6, atol=1e-7)
+    else:
+        np.testing.assert_array_equal(actual, expected)
     assert len(gpu) == len(host)
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+def test_a_deterministic_table_gives_the_same_bits_in_each_run(mode: Any) -> None:
+    rng = np.random.default_rng(4)
+    spec = make_spec(6, mt.Adagrad(0.1), deterministic=True)
+    tables = [GpuTable(spec) for _ in range(3)]
+    host = mt.Table(spec)
+    for step in range(4):
+        ids = rng.zipf(1.3, 20_000) % 1000
+        offsets = np.arange(0, 20_001, 4)
+        grads = rng.standard_normal((5000, 6)).astype(np.float32)
+        host.apply_pooled_gradients(ids, offsets, grads, mode, step=step)
+        for table in tables:
+            table.apply_pooled_gradients(on_gpu(ids), on_gpu(offsets), on_gpu(grads), mode)
+    every = on_gpu(np.arange(1000))
+    rows = [table.lookup(every).cpu().numpy() for table in tables]
+    np.testing.assert_array_equal(rows[0], rows[1])
+    np.testing.assert_array_equal(rows[0], rows[2])
+    np.testing.assert_allclose(rows[0], host.lookup(np.arange(1000)), rtol=1e-3, atol=1e-4)
+
+
+def test_expired_rows_leave_and_the_others_stay() -> None:
+    rng = np.random.default_rng(5)
+    days = 86400
+    ids = np.unique(rng.integers(0, 2**46, 50_000))
+    ids |= rng.integers(0, 3, len(ids)) << 48
+    ids = np.concatenate([ids, [-(2**63)]])
+    spec = make_spec(5, mt.Adam(0.1), expire_days=10, slot_expire_days={1: 2})
+    host, gpu = mt.Table(spec), GpuTable(spec)
+    for step in range(6):
+        some = rng.choice(ids, 15_000, replace=False)
+        grads = rng.standard_normal((len(some), 5)).astype(np.float32)
+        now = 1_600_000_000 + step * 3 * days
+        host.apply_gradients(some, grads, step=step, time_s=now)
+        gpu.apply_gradients(on_gpu(some), on_gpu(grads), time_s=now)
+    assert gpu.evict() == host.evict(1_600_000_000 + 15 * days) > 0
+    assert len(gpu) == len(host)
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    grads = rng.standard_normal((len(ids), 5)).astype(np.float32)
+    host.apply_gradients(ids, grads, step=6, time_s=now)
+    gpu.apply_gradients(on_gpu(ids), on_gpu(grads), time_s=now, step=6)
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    with pytest.raises(ExpiryRefused, match="force"):
+        gpu.evict(now + 100 * days)
+    assert len(gpu) == len(host) == len(ids)
+    assert gpu.evict(now + 100 * days, force=True) == len(ids)
+    assert len(gpu) == 0
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
+    gpu = GpuTable(make_spec(6, mt.Adagrad(0.5)))
+    ids = torch.arange(4, device="cuda")
+    gpu.apply_gradients(ids, torch.ones((4, 6), device="cuda"))
+    before = gpu.lookup(ids)
+    grads = torch.ones((4, 6), device="cuda")
+    grads[1, 5], grads[2, 0] = float("nan"), float("inf")
+    gpu.apply_gradients(ids, grads)
+    changed = (gpu.lookup(ids) != before).any(dim=1).tolist()
+    assert changed == [True, False, False, True]
+
+
+def test_find_or_insert_gives_rows_to_new_ids() -> None:
+    gpu = GpuTable(make_spec(5, mt.Adagrad(0.5)))
+    ids = torch.tensor([5, -(2**63), 5, 9], device="cuda")
+    rows = gpu.find_or_insert(ids)
+    assert len(gpu) == 3
+    torch.testing.assert_close(rows, gpu.lookup(ids), rtol=0, atol=0)
+    some = torch.randint(-1000, 1000, (4001,), device="cuda")
+    torch.testing.assert_close(gpu.find_or_insert(some), gpu.lookup(some), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("initializer", INITIALIZERS, ids=str)
@@ -85,7 +156,7 @@ def test_a_table_grows_from_nothing_to_millions_of_rows() -> None:
 
 def test_rows_and_state_move_to_the_host_and_back() -> None:
     rng = np.random.default_rng(2)
-    spec = make_spec(6, mt.Adam(0.1))
+    spec = make_spec(6, mt.Adam(0.1), expire_days=30)
     gpu = GpuTable(spec)
     ids = np.unique(rng.integers(-(2**62), 2**62, 5000))
     gpu.apply_gradients(on_gpu(ids), on_gpu(rng.standard_normal((len(ids), 6)).astype(np.float32)), time_s=77)
@@ -151,6 +222,25 @@ def test_a_module_on_the_gpu_equals_the_one_in_host_memory(mode: Any) -> None:
     assert gpu.table_set.row_counts() == host.table_set.row_counts()
 
 
+@pytest.mark.parametrize("mode", ["sum", "mean"])
+@pytest.mark.parametrize("is_explicit", [False, True])
+def test_padding_ids_count_nowhere_on_the_gpu(mode: Any, is_explicit: bool) -> None:
+    settings: dict[str, Any] = {"optimizer": mt.Adagrad(0.5), "mode": mode, "padding_idx": 7}
+    host, gpu = (mt.nn.EmbeddingBag(5, device=device, **settings) for device in ("cpu", "cuda"))
+    optimizers = [mt.nn.TableOptimizer(each) for each in (host, gpu)] if is_explicit else []
+    for ids in (torch.tensor([[1, 7, 2], [7, 7, 7]]), torch.tensor([[2, 2, 7], [1, 4, 9]])):
+        expected, actual = host(ids), gpu(ids.cuda())
+        torch.testing.assert_close(actual.cpu(), expected)
+        for each in (expected, actual):
+            each.square().sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    assert gpu.table_set.row_counts() == host.table_set.row_counts() == {"table": 4}
+    rows = mt.nn.Embedding(3, padding_idx=7, device="cuda")
+    assert not rows(torch.tensor([7], device="cuda")).any()
+
+
 def test_a_collection_on_the_gpu_shares_tables_and_mixes_modes() -> None:
     def make(device: str) -> mt.nn.EmbeddingBagCollection:
         settings = {"table": "item", "optimizer": mt.Sgd(0.5)}
@@ -207,11 +297,13 @@ def test_a_snapshot_of_the_gpu_is_read_in_host_memory_and_back(tmp_path: Path) -
 
 
 def test_parts_that_a_gpu_table_lacks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="Ftrl"):
-        GpuTable(make_spec(4, mt.Ftrl(0.1)))
-    with pytest.raises(ConfigError, match="expiry"):
-        GpuTable(make_spec(4, mt.Sgd(0.1), expire_days=3))
-    with pytest.raises(ConfigError, match="padding"):
-        mt.nn.EmbeddingBag(4, padding_idx=0, device="cuda")
+    with pytest.raises(ConfigError, match="admission"):
+        GpuTable(make_spec(4, mt.Sgd(0.1), admission=mt.SlidingHashFilter(1000), occurrence_threshold=2))
+    with pytest.raises(ConfigError, match="nan_gradients"):
+        GpuTable(make_spec(4, mt.Sgd(0.1), nan_gradients="error"))
+    with pytest.raises(ConfigError, match="FixedR8"):
+        GpuTable(mt.TableSpec("t", [mt.SliceSpec(4, optimizer=mt.Sgd(0.1), compressor=mt.FixedR8())]))
+    with pytest.raises(ConfigError, match="when_full"):
+        GpuTable(make_spec(4, mt.Sgd(0.1), max_bytes=1 << 20, when_full="evict_oldest"))
     with pytest.raises(DimensionMismatch, match="shape"):
         GpuTable(make_spec(4, mt.Sgd(0.1))).apply_gradients(on_gpu([1]), torch.ones((1, 3)))

@@ -215,15 +215,16 @@ def test_a_stopped_training_is_not_finished(tmp_path: Path) -> None:
     assert rest.estimator.step == 4
 
 
-def test_a_feature_that_the_options_name_is_added_to_the_folder(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["grow_nn", "clear_nn"])
+def test_a_feature_that_the_options_name_is_added_to_the_folder(tmp_path: Path, setting: str) -> None:
     first = {"sparse": ["user"], "dense": [], "dim": 2, "hidden": [4]}
     old = write(tmp_path / "old.parquet", movie=None)
     new = write(tmp_path / "new.parquet")
     job(tmp_path / "run", old, task_options=first).train()
     grown = {**first, "sparse": ["user", "movie"]}
-    with pytest.raises(SchemaMismatch, match=r"do not fit the model: other shape.*clear_nn"):
+    with pytest.raises(SchemaMismatch, match=r"do not fit the model: other shape.*grow_nn.*clear_nn"):
         job(tmp_path / "run", new, task_options=grown).train()
-    added = job(tmp_path / "run", new, task_options=grown, clear_nn=True)
+    added = job(tmp_path / "run", new, task_options=grown, **{setting: True})
     added.train()
     assert [each.name for each in added.schema.sparse_features] == ["user", "movie"]
     assert job(tmp_path / "run", new, task=None, task_options={}).evaluate()["samples"] == ROWS

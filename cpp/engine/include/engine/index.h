@@ -11,7 +11,7 @@
 
 namespace engine {
 
-// Where an entry stands: bucket * 4 + position. Valid until the next insert, erase or reserve.
+// Where an entry stands: bucket * 4 + position. Valid while moves() is the same: an insert moves nothing.
 using Slot = std::uint32_t;
 inline constexpr Slot kNoSlot = 0xFFFFFFFFU;
 
@@ -29,7 +29,7 @@ class Index {
   struct alignas(kLineBytes) Bucket {
     std::int64_t ids[kWidth];
     std::uint32_t rows[kWidth];   // row number + 1; 0 = empty, as in fresh memory
-    std::uint32_t times[kWidth];  // unix seconds of the row's last update; scratch while a batch is resolved
+    std::uint32_t times[kWidth];  // unix seconds of the row's last update
   };
   static_assert(sizeof(Bucket) == kLineBytes);
 
@@ -37,6 +37,11 @@ class Index {
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return block_.bytes(); }
   // Bytes that memory_bytes() would grow by to hold `more` further ids.
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
+  // Further ids that fit without growing.
+  [[nodiscard]] std::size_t room() const noexcept {
+    const std::size_t most = std::size_t{bucket_count_} * kWidth * 7 / 8;
+    return most > size_ ? most - size_ : 0;
+  }
 
   // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to
   // back.
@@ -72,6 +77,24 @@ class Index {
     }
     return kNoSlot;
   }
+
+  // The slot of an id within its home bucket; and whether the search must continue in the next one.
+  [[nodiscard]] Slot find_at_home(std::int64_t id, std::uint64_t hash, bool& continues) const noexcept {
+    if (bucket_count_ == 0) return kNoSlot;
+    const std::uint32_t b = home_of(hash);
+    const Bucket& bucket = buckets_[b];
+    const std::uint32_t match = matches(bucket, id);
+    const auto i = static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U;
+    const bool is_here = match != 0 && bucket.rows[i] != 0;
+    continues = !is_here && bucket.rows[kWidth - 1] != 0;
+    return is_here ? b * kWidth + i : kNoSlot;
+  }
+
+  // Fetches the bucket of a slot; kNoSlot does no harm.
+  void fetch(Slot slot) const noexcept { __builtin_prefetch(buckets_ + slot / kWidth, 1, 3); }
+
+  // Raised whenever entries move or leave. A slot and the row number in it hold while this is the same.
+  [[nodiscard]] std::uint64_t moves() const noexcept { return moves_; }
 
   [[nodiscard]] std::int64_t id(Slot slot) const noexcept { return buckets_[slot / kWidth].ids[slot % kWidth]; }
   [[nodiscard]] std::uint32_t row(Slot slot) const noexcept { return buckets_[slot / kWidth].rows[slot % kWidth] - 1; }
@@ -120,6 +143,7 @@ class Index {
   Bucket* buckets_ = nullptr;
   std::uint32_t bucket_count_ = 0;
   std::size_t size_ = 0;
+  std::uint64_t moves_ = 0;
 };
 
 }  // namespace engine

@@ -15,7 +15,7 @@ namespace engine {
 // n rows to update. A row is float words: all values, then the state of each slice in turn.
 struct RowBatch {
   std::size_t count = 0;
-  std::size_t end = 0;  // rows that `rows` points to, at least n: those behind the batch come next
+  std::size_t end = 0;                   // rows that `rows` points to, at least n: those behind the batch come next
   float* const* rows = nullptr;          // (n) first word of each row
   const float* const* grads = nullptr;   // (n) first word of each row's gradient, all slices wide
   const float* const* latest = nullptr;  // (n) values the gradient was computed at, or null: no delay

@@ -84,6 +84,7 @@ struct Part {
   std::array<std::unique_ptr<Preimages>, kCutUses> preimages;  // per use, while a cut waits for this part
   std::vector<Removal> removals;                               // the last few, as a ring
   std::size_t removal_count = 0;
+  std::uint32_t eviction_hand = 0;  // row at which the next eviction of a full part begins, among rows of equal time
 
   [[nodiscard]] bool has_preimages() const noexcept { return preimages[0] || preimages[1]; }
 };

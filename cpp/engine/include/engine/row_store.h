@@ -23,6 +23,8 @@ class RowStore {
   [[nodiscard]] std::uint32_t end() const noexcept { return end_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
+  // Rows that fit without growing.
+  [[nodiscard]] std::size_t room() const noexcept { return capacity_ - end_ + free_count_; }
 
   // Makes room, so that the next `more` takes cannot throw. Rows of a store smaller than one slab may move.
   void reserve(std::size_t more);

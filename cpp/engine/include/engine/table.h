@@ -19,6 +19,7 @@
 #include "engine/filter.h"
 #include "engine/part.h"
 #include "engine/pool.h"
+#include "engine/row_plan.h"
 #include "engine/row_schema.h"
 
 namespace engine {
@@ -34,7 +35,8 @@ struct TableConfig {
   std::uint32_t occurrence_threshold = 0;  // of slots without their own threshold
   std::map<std::uint32_t, std::uint32_t> slot_thresholds;
   bool miss_is_initial = false;
-  std::uint64_t max_bytes = 0;  // 0 = unbounded
+  std::uint64_t max_bytes = 0;    // 0 = unbounded
+  bool evicts_when_full = false;  // instead of refusing new ids
   std::uint64_t seed = 0;
   bool is_deterministic = false;
   NanPolicy nan_policy = NanPolicy::kSkip;
@@ -59,13 +61,15 @@ struct RawRows {
 class Table;
 class TableImage;
 class Turnstile;
-struct Partition;
+class Partition;
+struct PartitionPiece;
 
 struct LookupJob {
   const Table* table = nullptr;
   Bags bags;
   float* out = nullptr;           // (targets, dim)
   std::uint8_t* found = nullptr;  // (ids), kNone only; may be null
+  RowPlan* plan = nullptr;        // filled, for the update that follows; null: none follows
 };
 
 struct GradientJob {
@@ -77,14 +81,16 @@ struct GradientJob {
   std::span<const float> learning_rates;  // (slices)
   std::uint32_t time_s = 0;
   std::int64_t step = 0;
-  bool dedup = true;  // false: one optimizer step per occurrence
+  bool dedup = true;        // false: one optimizer step per occurrence
+  RowPlan* plan = nullptr;  // of a lookup in the same table: its ids are the job's, and `bags` is not read
 };
 
 // Counters since the table was made.
 struct TableStats {
   std::uint64_t nan_rows_skipped = 0;
-  std::uint64_t ids_filtered = 0;  // answers "not yet" of the admission filter
-  std::uint64_t rows_evicted = 0;
+  std::uint64_t ids_filtered = 0;       // answers "not yet" of the admission filter
+  std::uint64_t rows_evicted = 0;       // expired
+  std::uint64_t rows_evicted_full = 0;  // least recently updated, because the table was full
   std::uint64_t touched_dropped = 0;
 };
 
@@ -172,6 +178,9 @@ class Table {
   void merge_filter(std::span<const std::byte> state);
   // Bytes that the table may take from now on; 0 = unbounded. Concurrent.
   void set_budget(std::uint64_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }
+  // A table at its budget evicts its least recently updated rows, instead of refusing new ids. Concurrent.
+  void set_evicts_when_full(bool evicts) noexcept { evicts_when_full_.store(evicts, std::memory_order_relaxed); }
+  [[nodiscard]] bool evicts_when_full() const noexcept { return evicts_when_full_.load(std::memory_order_relaxed); }
   // Memory that the calling thread keeps for its next write; and gives it back.
   [[nodiscard]] static std::size_t thread_scratch_bytes() noexcept;
   static void release_thread_scratch() noexcept;
@@ -203,6 +212,16 @@ class Table {
 
   class ReadLock;
   void lookup_piece(const LookupJob& job, UnitRange units) const;
+  // Lookups with a plan, see row_plan.cc: fill all plans; then each piece of work reads values out of its plan.
+  struct PlannedPiece {
+    const LookupJob* job;
+    const PartitionPiece* piece;
+  };
+  static std::vector<PlannedPiece> plan_all(std::span<const LookupJob* const> jobs, Pool& pool);
+  void plan_part(RowPlan& plan, std::size_t number) const;
+  void pool_planned(const LookupJob& job, const PartitionPiece& piece) const;
+  template <class Width>
+  void read_planned(const LookupJob& job, const PartitionPiece& piece, Width width) const;
   // Where the row of each id is, or null. All parts are locked for reading.
   void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const;
   // Reads the found rows of ids [first, first + rows) into the targets of their units.
@@ -216,10 +235,17 @@ class Table {
     const GradientJob* job;
     const Partition* grouped;
   };
+  // The ids of a job: those of its plan, in order of parts, where it has one. Throws when the plan is not the table's.
+  [[nodiscard]] static Bags bags_of(const GradientJob& job);
   static void check_job(const GradientJob& job, Pool& pool);
   void apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order);
   // Throws CapacityExceeded when the absent ids of the call do not fit the budget. Holds the lock while near it.
   std::unique_lock<std::mutex> check_budget(std::span<const std::span<const std::int64_t>> calls);
+  // Evicts rows in every part that has no room for its `absent` ids of a call, but no row of the call. False, and no
+  // change, when the other rows are too few.
+  [[nodiscard]] bool make_room(std::span<const std::int64_t> ids, std::span<const std::size_t> absent);
+  // Evicts a share of a part, at least as much as `more` ids need, except the `kept` ids.
+  void evict_oldest(Part& part, std::size_t more, std::span<const std::int64_t> kept);
   [[nodiscard]] std::uint32_t threshold_of(std::int64_t id) const noexcept;
   void advance_clock(std::int64_t time_s) noexcept;
   void accept_clock(std::int64_t time_s) noexcept;
@@ -240,9 +266,13 @@ class Table {
   void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
   void touch(Part& part, std::int64_t id, std::uint32_t row);
   void remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s);
+  // As remove, without the note for explain(): a full table has no memory for notes.
+  void drop(Part& part, Slot slot);
 
   TableConfig config_;
+  const std::uint64_t serial_;  // differs from that of every other table of the process
   std::atomic<std::uint64_t> budget_{config_.max_bytes};
+  std::atomic<bool> evicts_when_full_{config_.evicts_when_full};
   RowSchema schema_;
   std::shared_ptr<Pool> pool_;
   SlabArena arena_;
@@ -264,6 +294,7 @@ class Table {
   std::atomic<std::uint64_t> nan_rows_skipped_{0};
   std::atomic<std::uint64_t> ids_filtered_{0};
   std::atomic<std::uint64_t> rows_evicted_{0};
+  std::atomic<std::uint64_t> rows_evicted_full_{0};
   std::atomic<std::uint64_t> touched_dropped_{0};
   std::unique_ptr<const TableImage> image_;  // source of the adopted parts
 };

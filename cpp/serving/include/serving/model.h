@@ -2,6 +2,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -84,6 +86,9 @@ class Model {
   [[nodiscard]] bool find_outputs(const Signature& signature, std::span<const std::string> names,
                                   std::vector<std::size_t>& places) const;
 
+  // True for one caller per interval.
+  [[nodiscard]] bool take_turn(std::chrono::steady_clock::duration interval) const noexcept;
+
   // Waits until no batch reads rows, and keeps batches out. Not for threads that hold it.
   void lock() noexcept { mutex_.lock(); }
   void unlock() noexcept { mutex_.unlock(); }
@@ -113,6 +118,7 @@ class Model {
   engine::layout::Layouts layouts_;
   std::vector<ParserRecipe> recipes_;
   mutable std::array<Idle, kKinds> idle_;
+  mutable std::atomic<std::chrono::steady_clock::rep> next_turn_{0};
 
   mutable engine::SharedMutex mutex_;
   std::vector<std::shared_ptr<engine::Table>> tables_;

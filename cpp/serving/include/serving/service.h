@@ -18,7 +18,8 @@ namespace serving {
 // A served version as requests find it.
 struct RoutedVersion {
   std::shared_ptr<const Model> model;  // null = the Python path serves it
-  double sampled_share = 0;            // share of requests that take the Python path, which logs or samples them
+  double logged_share = 0;             // share of requests that take the Python path, which logs them
+  bool has_canary = false;             // the canary of Python needs a sample of requests
 };
 
 struct Route {
@@ -48,7 +49,7 @@ class Service {
   // The next request of the Python path. Nothing after `wait`, and after close().
   struct PythonCall {
     Request request;
-    bool is_sampled = false;  // drawn by sampled_share
+    std::optional<bool> is_logged;  // whether a plain score was drawn for the log; nothing for other requests
   };
   [[nodiscard]] std::optional<PythonCall> next_call(Clock::duration wait);
 
@@ -59,7 +60,7 @@ class Service {
 
  private:
   // Queues a plain score; false leaves the request as it was.
-  bool submit_score(Request& request, bool& is_sampled);
+  bool submit_score(Request& request, std::optional<bool>& is_logged);
   [[nodiscard]] std::shared_ptr<const Routes> routes() const;
 
   ServiceConfig config_;

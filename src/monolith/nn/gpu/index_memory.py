@@ -153,6 +153,10 @@ class IndexMemory:
         while self._shape.rows < rows:
             self._move(rows)
 
+    def clear(self) -> None:
+        """Remove all keys, on the current stream; the shape stays."""
+        self._clear([page for pages in self._pages.values() for page in pages])
+
     def _make(self, shape: Shape) -> None:
         self._shape = shape
         self._pages = {number: self._take(shape.pages) for number in range(1 << shape.level)}

@@ -3,14 +3,15 @@
 // Index: partitions of 8 to 16 pages; a page has 4,096 buckets; a bucket is one line of 64 bytes with 8 keys, and each slot
 // has the number of its row. One partition after the other gets a page more, and from 16 pages it splits (linear hashing
 // with partial expansions), so the table grows a little in each step and never stops to rehash.
-// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates.
+// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates,
+// where the table has an expiry (HAS_TIMES).
 //
 // A step: insert (find or add every id, 8 lanes per id), place (number the distinct slots), sum (gradients per distinct
 // slot), update (one optimizer step per distinct slot). Lookups use find and pool.
 //
-// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STATES (state words per column), EXTRA (state words
-// per row), STRIDE (words of a row), LANES, INIT_KIND, and the rule of the optimizer before this text. No fused
-// multiply-add, so that results equal those of the host wherever sums have one order.
+// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STRIDE (words of a row), LANES, INIT_KIND,
+// CHECK_FINITE, ROUND_HALF, and the rule of the optimizer before this text (rules.cuh). No fused multiply-add, so that
+// results equal those of the host wherever sums have one order.
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -23,6 +24,7 @@ typedef long long i64;
 #define MOST_PAGES 16u
 #define SPLIT_PAGES 9u
 #define SPECIAL 0xfffffffeu  // slot of the id whose bits are EMPTY
+#define SKIPPED 0xfffffffdu  // slot and row of an id that counts nowhere
 
 struct Index {
   u64** keys;    // per partition MOST_PAGES pages of SLOTS keys; null where a partition has fewer
@@ -86,10 +88,12 @@ __device__ __forceinline__ float* row_at(const Slabs slabs, u32 row) {
   return slabs.slabs[row >> slabs.shift] + (u64)(row & ((1u << slabs.shift) - 1u)) * STRIDE;
 }
 
+#if HAS_TIMES
 __device__ __forceinline__ u32& time_of(const Slabs slabs, u32 row) {
   u32* times = (u32*)(slabs.slabs[row >> slabs.shift] + ((u64)STRIDE << slabs.shift));
   return times[row & ((1u << slabs.shift) - 1u)];
 }
+#endif
 
 __device__ __forceinline__ float unit_float(u64 bits) { return (float)(bits >> 40) * 0x1p-24f; }
 
@@ -132,84 +136,160 @@ __device__ __forceinline__ u32& row_number(const Index& index, u32 slot) { retur
   const u32 shift = threadIdx.x & 24u;                         \
   const u32 mask = 0xffu << shift;
 
-// Row number and slot of every id, NONE where it has no row.
-extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
-  GROUP_OF_8
-  const u32 which = thread >> 3;
-  if (which >= count) return;
-  const u64 key = (u64)ids[which];
-  if (key == EMPTY) {
-    if (lane == 0) {
-      out[which] = counters->special;
-      slots[which] = counters->special == NONE ? NONE : SPECIAL;
-    }
-    return;
+// Eight lanes look for two keys: the first buckets of both are read before either is compared, which hides latency.
+__device__ __forceinline__ void probe_pair(const Index& index, const u64* keys, u32 lane, u32 mask, u32 shift, u32* slots) {
+  Home home[2];
+  u32 bucket[2];
+  u64 there[2];
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {
+    const u64 hash = mix(keys[k]);
+    home[k] = home_of(index, hash);
+    bucket[k] = bucket_of(hash, home[k].buckets);
+    there[k] = __ldcg(index.keys[home[k].first + bucket[k] / BUCKETS] + (bucket[k] % BUCKETS * 8 + lane));
   }
-  const u64 hash = mix(key);
-  const Home home = home_of(index, hash);
-  u32 empty;
-  const u32 slot = probe(index, home, key, bucket_of(hash, home.buckets), lane, mask, shift, &empty);
-  if (lane == 0) {
-    out[which] = slot == NONE ? NONE : row_number(index, slot);
-    slots[which] = slot;
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {
+    const u32 equal = (__ballot_sync(mask, there[k] == keys[k]) >> shift) & 0xffu;
+    const u32 free = (__ballot_sync(mask, there[k] == EMPTY) >> shift) & 0xffu;
+    slots[k] = NONE;
+    if (equal) {
+      slots[k] = (home[k].first + bucket[k] / BUCKETS) * SLOTS + bucket[k] % BUCKETS * 8 + (u32)(__ffs((int)equal) - 1);
+    } else if (!free) {
+      if (++bucket[k] == home[k].buckets) bucket[k] = 0;
+      u32 empty;
+      slots[k] = probe(index, home[k], keys[k], bucket[k], lane, mask, shift, &empty);
+    }
   }
 }
 
-// Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state.
-extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count,
-                                       u32* out, u64 seed, float low, float width, float largest) {
+// Row number and slot of every id, NONE where it has no row. Eight lanes take two ids.
+extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
   GROUP_OF_8
-  const u32 which = thread >> 3;
-  if (which >= count || out[which] != NONE) return;
-  const u64 key = (u64)ids[which];
-  u32 new_slot = 0;  // of a key that this group added
+  const u32 first = (thread >> 3) * 2;
+  if (first >= count) return;
+  const bool has_second = first + 1 < count;
+  const u64 keys[2] = {(u64)ids[first], (u64)ids[first + has_second]};
+  u32 found[2];
+  probe_pair(index, keys, lane, mask, shift, found);
+  if (lane >= 2 || (lane == 1 && !has_second)) return;
+  const u32 slot = lane == 0 ? found[0] : found[1];
+  if ((lane == 0 ? keys[0] : keys[1]) == EMPTY) {
+    out[first + lane] = counters->special;
+    slots[first + lane] = counters->special == NONE ? NONE : SPECIAL;
+  } else {
+    out[first + lane] = slot == NONE ? NONE : row_number(index, slot);
+    slots[first + lane] = slot;
+  }
+}
+
+__device__ __forceinline__ void copy_values(const float* values, float* target, u32 lane) {
+#if DIM % 4 == 0
+  for (u32 column = lane; column < DIM4; column += 8) __stcs((float4*)target + column, __ldcg((const float4*)values + column));
+#else
+  for (u32 column = lane; column < DIM; column += 8) target[column] = __ldcg(values + column);
+#endif
+}
+
+// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros.
+extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
+                                       int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+  GROUP_OF_8
+  const u32 first = (thread >> 3) * 2;
+  if (first >= count) return;
+  const bool has_second = first + 1 < count;
+  const u64 keys[2] = {(u64)ids[first], (u64)ids[first + has_second]};
+  u32 slots[2];
+  u32 rows[2];
+  probe_pair(index, keys, lane, mask, shift, slots);
+#pragma unroll
+  for (u32 k = 0; k < 2; ++k) {  // one address per id: the lanes share the access
+    rows[k] = keys[k] == EMPTY ? counters->special : slots[k] == NONE ? NONE : row_number(index, slots[k]);
+  }
+#if DIM % 4 == 0 && DIM4 <= 8
+  if (has_second && rows[0] != NONE && rows[1] != NONE) {
+    if (lane < DIM4) {
+      const float4 one = __ldcg((const float4*)row_at(slabs, rows[0]) + lane);
+      const float4 other = __ldcg((const float4*)row_at(slabs, rows[1]) + lane);
+      __stcs((float4*)(out + (u64)first * DIM) + lane, one);
+      __stcs((float4*)(out + (u64)(first + 1) * DIM) + lane, other);
+    }
+    return;
+  }
+#endif
+  for (u32 k = 0; k < 1 + has_second; ++k) {
+    float* target = out + (u64)(first + k) * DIM;
+    if (rows[k] != NONE) {
+      copy_values(row_at(slabs, rows[k]), target, lane);
+      continue;
+    }
+    const u64 draw = scramble(seed ^ scramble(keys[k]));
+    for (u32 column = lane; column < DIM; column += 8) {
+      target[column] = miss_is_initial ? first_value(draw, column, low, width, largest) : 0.0f;
+    }
+  }
+}
+
+// Finds or adds one key by eight lanes and writes its slot. Returns the slot where this group added the key, else NONE.
+__device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters, u64 key, u32* out, u32 lane, u32 mask,
+                                          u32 shift) {
   if (key == EMPTY) {
     u32 won = 0;
     if (lane == 0) {
       won = atomicCAS(&counters->special, NONE, SPECIAL) == NONE;
-      out[which] = SPECIAL;
+      *out = SPECIAL;
     }
-    won = __shfl_sync(mask, won, 0, 8);
-    if (!won) return;
-  } else {
-    const u64 hash = mix(key);
-    const Home home = home_of(index, hash);
-    u32 bucket = bucket_of(hash, home.buckets);
-    for (;;) {
-      u32 empty;
-      const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
-      if (slot != NONE) {
-        if (lane == 0) out[which] = slot;
-        return;
-      }
-      if (empty == NONE) {
-        if (lane == 0) {
-          out[which] = NONE;
-          atomicAdd(&counters->lost, 1u);
-        }
-        return;
-      }
-      u64 before = 0;
-      if (lane == 0) {
-        before = atomicCAS(index.keys[empty / SLOTS] + empty % SLOTS, EMPTY, key);
-        if (before == EMPTY || before == key) out[which] = empty;
-      }
-      before = __shfl_sync(mask, before, 0, 8);
-      if (before == key) return;
-      if (before == EMPTY) {
-        new_slot = empty;
-        break;
-      }
-      bucket = empty / 8 - home.first * BUCKETS;  // another key took the slot
-    }
+    return __shfl_sync(mask, won, 0, 8) ? SPECIAL : NONE;
   }
+  const u64 hash = mix(key);
+  const Home home = home_of(index, hash);
+  u32 bucket = bucket_of(hash, home.buckets);
+  for (;;) {
+    u32 empty;
+    const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
+    if (slot != NONE) {
+      if (lane == 0) *out = slot;
+      return NONE;
+    }
+    if (empty == NONE) {
+      if (lane == 0) atomicAdd(&counters->lost, 1u);
+      return NONE;
+    }
+    u64 before = 0;
+    if (lane == 0) {
+      before = atomicCAS(index.keys[empty / SLOTS] + empty % SLOTS, EMPTY, key);
+      if (before == EMPTY || before == key) *out = empty;
+    }
+    before = __shfl_sync(mask, before, 0, 8);
+    if (before == key) return NONE;
+    if (before == EMPTY) return empty;
+    bucket = empty / 8 - home.first * BUCKETS;  // another key took the slot
+  }
+}
+
+// Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state. With
+// `values_out`, the values of new rows go there too, and `is_read` tells for which ids; read_slots does the others.
+extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
+                                       u64 seed, float low, float width, float largest, float* values_out,
+                                       unsigned char* is_read) {
+  // Rows of this block: one atomic on the counter of the table for all of them, which is the bottleneck otherwise.
+  __shared__ u32 added;
+  __shared__ u32 first_number;
+  if (threadIdx.x == 0) added = 0;
+  __syncthreads();
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  const bool is_absent = which < count && out[which] == NONE;
+  const u64 key = is_absent ? (u64)ids[which] : 0;
+  const u32 new_slot = is_absent ? claim_slot(index, counters, key, out + which, lane, mask, shift) : NONE;
   u32 number = 0;
+  if (new_slot != NONE && lane == 0) number = atomicAdd(&added, 1u);
+  __syncthreads();
+  if (threadIdx.x == 0 && added) first_number = atomicAdd(&counters->rows, added);
+  __syncthreads();
+  if (new_slot == NONE) return;
   if (lane == 0) {
-    const u32 adding = __activemask();  // one atomic for all groups of the warp that add a row
-    const u32 first = (u32)__ffs((int)adding) - 1;
-    const u32 own = threadIdx.x & 31u;
-    if (own == first) number = atomicAdd(&counters->rows, (u32)__popc(adding));
-    number = __shfl_sync(adding, number, first) + (u32)__popc(adding & ((1u << own) - 1u));
+    number += first_number;
     if (key == EMPTY) {
       counters->special = number;
     } else {
@@ -220,13 +300,31 @@ extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* count
   float* values = row_at(slabs, number);
   const u64 draw = scramble(seed ^ scramble(key));
   for (u32 column = lane; column < PADDED; column += 8) {
-    values[column] = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+    const float value = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+    values[column] = value;
+    if (values_out && column < DIM) values_out[(u64)which * DIM + column] = value;
   }
-  for (u32 column = lane; column < PADDED * STATES; column += 8) values[PADDED + column] = FIRST_STATE;
+  if (is_read && lane == 0) is_read[which] = 1;
+  for (u32 word = 0; word < STATES; ++word) {
+    for (u32 column = lane; column < PADDED; column += 8) values[(1 + word) * PADDED + column] = first_state(word);
+  }
   if (lane == 0) {
     first_extra(values + PADDED * (1 + STATES));
+#if HAS_TIMES
     time_of(slabs, number) = 0;
+#endif
   }
+}
+
+// Values of the ids that insert_keys found in the table.
+extern "C" __global__ void read_slots(Index index, Slabs slabs, const Counters* counters, const u32* slots, u32 count,
+                                      const unsigned char* is_read, float* out) {
+  GROUP_OF_8
+  const u32 which = thread >> 3;
+  if (which >= count || is_read[which]) return;
+  const u32 slot = slots[which];
+  const u32 row = slot == SPECIAL ? counters->special : row_number(index, slot);
+  copy_values(row_at(slabs, row), out + (u64)which * DIM, lane);
 }
 
 // Numbers the distinct slots. `table` is a scratch table of (slot, place), all bits set, with a power of two of entries.
@@ -236,7 +334,7 @@ extern "C" __global__ void place_slots(const u32* slots, u32 count, u64* table, 
   u32 won = 0;
   u32 entry = NONE;
   u32 slot = NONE;
-  if (which < count && (slot = slots[which]) != NONE) {
+  if (which < count && (slot = slots[which]) != NONE && slot != SKIPPED) {
     entry = (slot * 0x9e3779b1u) & table_mask;
     u32* words = (u32*)table;
     for (;;) {
@@ -335,14 +433,57 @@ extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, c
   }
 }
 
-// One optimizer step per distinct slot, LANES lanes each, four rows in flight.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, float rate, u32 time_s) {
-  const u32 groups = blockDim.x / LANES;
-  const u32 group = threadIdx.x / LANES;
-  const u32 lane = threadIdx.x % LANES;
-  const u32 count = *distinct;
+#if CHECK_FINITE
+__device__ __forceinline__ bool is_finite(float4 value) {
+  return isfinite(value.x) && isfinite(value.y) && isfinite(value.z) && isfinite(value.w);
+}
+#endif
+
+#if ROUND_HALF
+// One of the two half-precision values around `value`, by the draw; the same as on the host.
+__device__ __forceinline__ float round_to_half(float value, float draw) {
+  float magnitude = fabsf(value);
+  if (magnitude > 65504.0f) magnitude = 65504.0f;
+  const float power = __uint_as_float(__float_as_uint(magnitude) & 0x7f800000u);
+  const float spacing = (power < 0x1p-14f ? 0x1p-14f : power) * 0x1p-10f;
+  const float position = magnitude / spacing;
+  const float below = floorf(position);
+  return copysignf((draw < position - below ? below + 1.0f : below) * spacing, value);
+}
+
+__device__ __forceinline__ void round_row(float* values, u32 lane, u64 key, u64 seed, step_t step_number) {
+  const u64 draw = scramble(scramble(seed ^ scramble(key)) ^ (u64)step_number);
+  for (u32 column = lane; column < DIM; column += LANES) {
+    values[column] = round_to_half(values[column], unit_float(scramble(draw + column)));
+  }
+}
+#endif
+
+__device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
+  return slot == SPECIAL ? EMPTY : index.keys[slot / SLOTS][slot % SLOTS];
+}
+
+__device__ __forceinline__ void stamp(const Slabs& slabs, u32 number, u32 time_s) {
+#if HAS_TIMES
+  if (time_s != 0 && time_of(slabs, number) < time_s) time_of(slabs, number) = time_s;
+#endif
+}
+
+#define GROUP_OF_LANES                                                                       \
+  const u32 groups = blockDim.x / LANES;                                                     \
+  const u32 group = threadIdx.x / LANES;                                                     \
+  const u32 lane = threadIdx.x % LANES;                                                      \
+  const u32 mask = LANES == 32 ? 0xffffffffu : ((1u << (LANES & 31)) - 1u) << (threadIdx.x & 31u & ~(LANES - 1u)); \
+  const u32 count = *distinct;                                                               \
   const u32 stride = gridDim.x * groups;
+
+#if PASSES == 0
+// One optimizer step per distinct slot, LANES lanes each, four rows in flight. A gradient that is not finite changes
+// nothing.
+extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       u64 seed) {
+  GROUP_OF_LANES
   for (u32 first = blockIdx.x * groups + group; first < count; first += 4 * stride) {
     float* row[4];
     u32 number[4];
@@ -355,29 +496,45 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
         const u32 slot = distinct_slots[which];
         number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
         row[k] = row_at(slabs, number[k]);
-        extra[k] = load_extra(row[k] + PADDED * (1 + STATES));
+        extra[k] = load_extra(row[k] + PADDED * (1 + STATES), rate, step_number);
       }
     }
-    for (u32 column = lane; column < DIM4; column += LANES) {
+    for (u32 base = 0; base < DIM4; base += LANES) {
+      const u32 column = base + lane;
       float4 gradient[4];
       float4 values[4];
       float4 state[4][STATES + 1];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
-        if (row[k]) {
+        gradient[k] = make_float4(0, 0, 0, 0);
+        if (row[k] && column < DIM4) {
           gradient[k] = __ldcg(sums + (u64)(first + k * stride) * DIM4 + column);
           values[k] = __ldcg((const float4*)row[k] + column);
 #pragma unroll
           for (u32 s = 0; s < STATES; ++s) state[k][s] = __ldcg((const float4*)(row[k] + (s + 1) * PADDED) + column);
         }
       }
+#if CHECK_FINITE
+      if (base == 0) {
+#pragma unroll
+        for (u32 k = 0; k < 4; ++k) {
+          bool fine = is_finite(gradient[k]);
+#if DIM4 > LANES
+          for (u32 later = column + LANES; row[k] && later < DIM4; later += LANES) {
+            fine = fine && is_finite(__ldcg(sums + (u64)(first + k * stride) * DIM4 + later));
+          }
+#endif
+          if (!__all_sync(mask, fine)) row[k] = nullptr;
+        }
+      }
+#endif
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
-        if (row[k]) {
-          step(values[k].x, &state[k][0].x, gradient[k].x, rate, extra[k]);
-          step(values[k].y, &state[k][0].y, gradient[k].y, rate, extra[k]);
-          step(values[k].z, &state[k][0].z, gradient[k].z, rate, extra[k]);
-          step(values[k].w, &state[k][0].w, gradient[k].w, rate, extra[k]);
+        if (row[k] && column < DIM4) {
+          step(values[k].x, &state[k][0].x, 4, gradient[k].x, rate, extra[k]);
+          step(values[k].y, &state[k][0].y, 4, gradient[k].y, rate, extra[k]);
+          step(values[k].z, &state[k][0].z, 4, gradient[k].z, rate, extra[k]);
+          step(values[k].w, &state[k][0].w, 4, gradient[k].w, rate, extra[k]);
           __stcg((float4*)row[k] + column, values[k]);
 #pragma unroll
           for (u32 s = 0; s < STATES; ++s) __stcg((float4*)(row[k] + (s + 1) * PADDED) + column, state[k][s]);
@@ -386,10 +543,72 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
     }
 #pragma unroll
     for (u32 k = 0; k < 4; ++k) {
+#if ROUND_HALF
+      __syncwarp(mask);
+      if (row[k]) round_row(row[k], lane, key_of(index, distinct_slots[first + k * stride]), seed, step_number);
+#endif
       if (row[k] && lane == 0) {
-        store_extra(row[k] + PADDED * (1 + STATES), extra[k]);
-        if (time_s != 0 && time_of(slabs, number[k]) < time_s) time_of(slabs, number[k]) = time_s;
+        store_extra(row[k] + PADDED * (1 + STATES), extra[k], step_number);
+        stamp(slabs, number[k], time_s);
       }
+    }
+  }
+}
+#else
+// The same for rules that look at a whole row. The terms of a pass are added in the order of the columns, as on the host.
+extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       u64 seed) {
+  __shared__ float terms[256 / LANES * PADDED];
+  GROUP_OF_LANES
+  float* own = terms + group * PADDED;
+  for (u32 which = blockIdx.x * groups + group; which < count; which += stride) {
+    const u32 slot = distinct_slots[which];
+    const u32 number = slot == SPECIAL ? counters->special : row_number(index, slot);
+    float* row = row_at(slabs, number);
+    const float* gradient = (const float*)sums + (u64)which * PADDED;
+#if CHECK_FINITE
+    bool fine = true;
+    for (u32 column = lane; column < DIM; column += LANES) fine = fine && isfinite(gradient[column]);
+    if (!__all_sync(mask, fine)) continue;
+#endif
+    Extra extra = load_extra(row + PADDED * (1 + STATES), rate, step_number);
+    for (int number_of_pass = 0; number_of_pass < PASSES; ++number_of_pass) {
+      for (u32 column = lane; column < DIM; column += LANES) {
+        own[column] = pass(number_of_pass, row[column], row + PADDED + column, PADDED, gradient[column], rate, extra);
+      }
+      __syncwarp(mask);
+      for (u32 column = 0; column < DIM; ++column) add(number_of_pass, extra, own[column]);
+      finish(number_of_pass, extra, rate);
+      __syncwarp(mask);
+    }
+#if ROUND_HALF
+    round_row(row, lane, key_of(index, slot), seed, step_number);
+#endif
+    if (lane == 0) {
+      store_extra(row + PADDED * (1 + STATES), extra, step_number);
+      stamp(slabs, number, time_s);
+    }
+  }
+}
+#endif
+
+// The sums of sum_gradients in one order, for deterministic tables: `order` has the occurrences by place, those of one
+// place in the order of the batch, and `starts` the first of each place. DIM4 lanes per place.
+extern "C" __global__ void sum_in_order(const i64* order, const i64* starts, const u32* bags, const i64* offsets,
+                                        const u32* distinct, int is_mean, const float* grads, float* sums) {
+  const u32 groups = blockDim.x / DIM4;
+  const u32 lane = threadIdx.x % DIM4;
+  for (u32 place = blockIdx.x * groups + threadIdx.x / DIM4; place < *distinct; place += gridDim.x * groups) {
+    for (u32 column = lane * 4; column < lane * 4 + 4; ++column) {
+      float sum = 0.0f;
+      for (i64 at = starts[place]; at < starts[place + 1]; ++at) {
+        const u32 bag = bags ? bags[order[at]] : (u32)order[at];
+        float value = column < DIM ? grads[(u64)bag * DIM + column] : 0.0f;
+        if (is_mean) value *= 1.0f / (float)(offsets[bag + 1] - offsets[bag]);
+        sum = at == starts[place] ? value : sum + value;
+      }
+      sums[(u64)place * PADDED + column] = sum;
     }
   }
 }
@@ -408,9 +627,9 @@ extern "C" __global__ void pool_rows(Slabs slabs, const u32* rows, const i64* id
   for (i64 at = first; at < last; ++at) {
     const u32 row = rows[at];
     float4 value = make_float4(0, 0, 0, 0);
-    if (row != NONE) {
+    if (row < SKIPPED) {
       value = __ldcg((const float4*)row_at(slabs, row) + lane);
-    } else if (miss_is_initial) {
+    } else if (row == NONE && miss_is_initial) {
       const u64 draw = scramble(seed ^ scramble((u64)ids[at]));
       value.x = first_value(draw, lane * 4, low, width, largest);
       value.y = first_value(draw, lane * 4 + 1, low, width, largest);
@@ -468,6 +687,21 @@ extern "C" __global__ void move_pages(Index index, const OldPage* pages) {
   }
 }
 
+// Adds keys with their row numbers to an index that has room; no key is there yet.
+extern "C" __global__ void put_keys(Index index, const i64* ids, const u32* rows, u32 count) {
+  for (u32 which = blockIdx.x * blockDim.x + threadIdx.x; which < count; which += gridDim.x * blockDim.x) {
+    const u64 key = (u64)ids[which];
+    if (key == EMPTY) continue;  // the host writes its row number to the counters
+    const u64 hash = mix(key);
+    const Home home = home_of(index, hash);
+    u32 at = bucket_of(hash, home.buckets) * 8;
+    while (atomicCAS(index.keys[home.first + at / SLOTS] + at % SLOTS, EMPTY, key) != EMPTY) {
+      if (++at == home.buckets * 8) at = 0;
+    }
+    index.rows[home.first + at / SLOTS][at % SLOTS] = rows[which];
+  }
+}
+
 extern "C" __global__ void fill_keys(u64** blocks, u32 count) {
   for (u32 block = blockIdx.x; block < count; block += gridDim.x) {
     for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) blocks[block][slot] = EMPTY;
@@ -502,13 +736,24 @@ extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count,
     float* place = row_at(slabs, number) + at % STRIDE;
     if (to_rows) {
       *place = flat[at];
+#if HAS_TIMES
       if (at % STRIDE == 0) time_of(slabs, number) = times[at / STRIDE];
+#endif
     } else {
       flat[at] = *place;
+#if HAS_TIMES
       if (at % STRIDE == 0) times[at / STRIDE] = time_of(slabs, number);
+#endif
     }
   }
 }
+
+#if HAS_TIMES
+extern "C" __global__ void read_times(Slabs slabs, const u32* numbers, u32 count, u32* times) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  if (which < count) times[which] = time_of(slabs, numbers[which]);
+}
+#endif
 
 // Row number of every slot of insert_keys.
 extern "C" __global__ void rows_of_slots(Index index, const Counters* counters, const u32* slots, u32 count, u32* out) {

@@ -36,10 +36,13 @@ class Program:
     def __init__(self, source: str, device: torch.device) -> None:
         major, minor = torch.cuda.get_device_capability(device)
         image = _compile(source, f"sm_{major}{minor}")
+        self._device = device
         self._driver = _driver()
         self._module = ctypes.c_void_p()
         self._image = image  # the driver reads it
         _check_driver(self._driver.cuModuleLoadData(ctypes.byref(self._module), image))
+        self._context = ctypes.c_void_p()
+        _check_driver(self._driver.cuCtxGetCurrent(ctypes.byref(self._context)))
         self._functions: dict[str, ctypes.c_void_p] = {}
 
     def launch(self, name: str, blocks: int, threads: int, *arguments: Any) -> None:
@@ -53,7 +56,8 @@ class Program:
             self._functions[name] = function
         values = [ctypes.c_void_p(each.data_ptr()) if isinstance(each, torch.Tensor) else each for each in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        stream = ctypes.c_void_p(torch.cuda.current_stream(self._device).cuda_stream)
+        _check_driver(self._driver.cuCtxSetCurrent(self._context))  # the thread of a backward pass may have none
         _check_driver(self._driver.cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None))
 
 

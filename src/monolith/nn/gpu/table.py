@@ -16,13 +16,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError
-from monolith.embedding import Adagrad, Adam, RandomUniform, Sgd, Table, TableSpec
+from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError, ExpiryRefused
+from monolith.embedding import Fp16, Fp32, NoFilter, RandomUniform, Table, TableSpec
 from monolith.embedding.initializers import Initializer
-from monolith.nn.gpu.index_memory import IndexMemory, Shape
+from monolith.embedding.specs import NEVER_EXPIRES_DAYS
+from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
+from monolith.nn.gpu.rules import rule_of
 
-__all__ = ["Found", "GpuTable"]
+__all__ = ["Found", "GpuTable", "kernel_text"]
 
 Mode: TypeAlias = Literal["sum", "mean"]
 
@@ -30,6 +32,13 @@ _COPIED_ROWS = 1 << 20
 """Rows per copy between device and host."""
 
 _SLAB_BYTES = 64 << 20
+_SLOTS_OF_IDS = 1 << 15
+_SKIPPED = -3
+"""SKIPPED of the kernels, as int32."""
+_MOST_COLUMNS = 1024
+_GUARDED_ROWS = 1000
+_MOST_EXPIRED = 0.8
+"""Share of the rows that an eviction may drop without ``force``; the same as on the host."""
 _U64 = (1 << 64) - 1
 
 
@@ -41,8 +50,10 @@ class Found:
     rows: Tensor
     """Row number of every id, -1 where it has none."""
     slots: Tensor
-    shape: Shape
-    """Shape of the index; slots are valid as long as it stays."""
+    skipped: Tensor | None
+    """Ids that count nowhere, (N,) bool; None = no id is skipped."""
+    version: tuple[Shape, int]
+    """Shape of the index and number of evictions; rows and slots are valid as long as both stay."""
 
 
 class _SlabArgument(ctypes.Structure):
@@ -50,10 +61,10 @@ class _SlabArgument(ctypes.Structure):
 
 
 class GpuTable:
-    """A table with one slice on a GPU.
+    """A table with one slice on a GPU. Rows of a table without an expiry have no times.
 
     Args:
-        spec: The table. Optimizers Sgd, Adagrad and Adam; no admission filter, no expiry.
+        spec: The table, without an admission filter.
         device: The GPU.
 
     Raises:
@@ -68,26 +79,14 @@ class GpuTable:
         self.dim = spec.dim
         self.device = torch.device(device)
         piece = spec.slices[0]
-        states, extra, rule = _rule_of(piece.optimizer)
+        rule = rule_of(piece.optimizer)
         self._padded = -(-self.dim // 4) * 4
-        self._states, self._extra = states, extra
-        words = self._padded * (1 + states) + extra
+        self._states, self._extra = rule.states, rule.extra
+        words = self._padded * (1 + rule.states) + rule.extra
         self._stride = -(-words // 4) * 4
-        self._lanes = min(32, 1 << (self._padded // 4 - 1).bit_length())
-        self._first, kind = _first_values(piece.initializer, spec)
-        constants = {
-            "DIM": self.dim,
-            "DIM4": self._padded // 4,
-            "PADDED": self._padded,
-            "STRIDE": self._stride,
-            "LANES": self._lanes,
-            "HOT": max(1, min(64, 8192 // self._padded)),
-            "INIT_KIND": kind,
-            **rule,
-        }
-        folder = files("monolith.nn.gpu")
-        text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-        text += (folder / "rules.cuh").read_text() + (folder / "kernels.cu").read_text()
+        self._slab_words = self._stride + _has_times(spec)
+        self._first, _ = _first_values(piece.initializer, spec)
+        text = kernel_text(spec)
         with torch.cuda.device(self.device):
             torch.cuda.current_stream()  # makes the context
             torch.zeros(1, device=self.device)
@@ -99,6 +98,7 @@ class GpuTable:
             self._copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._is_copying = False
         self._is_empty = True
+        self._evictions = 0
         self._known_rows = 0
         self._rows_since = 0
         self._rows_since_copy = 0
@@ -111,18 +111,37 @@ class GpuTable:
 
     def lookup(self, ids: Tensor) -> Tensor:
         """Return the row of every id, (N, D); absent ids follow ``on_miss`` of the spec."""
-        return self.pool(self.find(ids), None)
+        ids = self._check_ids(ids)
+        out = torch.empty((len(ids), self.dim), device=self.device)
+        self._launch(
+            "find_values",
+            -(-len(ids) // 2) * 8,
+            self._index.argument,
+            self._slab_argument(),
+            self._counters,
+            ids,
+            _u32(len(ids)),
+            ctypes.c_int(self.spec.on_miss == "initial"),
+            *self._first,
+            out,
+        )
+        return out
 
     def lookup_pooled(self, ids: Tensor, offsets: Tensor, mode: Mode = "sum") -> Tensor:
         """Pool ragged bags, (B, D); offsets are B + 1 numbers."""
         return self.pool(self.find(ids), offsets, mode)
 
-    def find(self, ids: Tensor) -> Found:
-        """Return the places of the ids, for ``pool`` and ``apply``."""
+    def find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
+        """Return the places of the ids, for ``pool`` and ``apply``; ``skipped`` ids read as zeros and get no row."""
         ids = self._check_ids(ids)
         rows, slots = (torch.empty(len(ids), dtype=torch.int32, device=self.device) for _ in range(2))
-        self._launch("find_rows", len(ids) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots)
-        return Found(ids, rows, slots, self._index.shape)
+        self._launch(
+            "find_rows", -(-len(ids) // 2) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots
+        )
+        if skipped is not None:
+            rows.masked_fill_(skipped, _SKIPPED)
+            slots.masked_fill_(skipped, _SKIPPED)
+        return Found(ids, rows, slots, skipped, self._version)
 
     def pool(self, found: Found, offsets: Tensor | None, mode: Mode = "sum") -> Tensor:
         """Return one row per bag, or one per id without offsets."""
@@ -148,10 +167,16 @@ class GpuTable:
     # --- writing ---
 
     def apply_gradients(
-        self, ids: Tensor, grads: Tensor, *, learning_rate: float | None = None, time_s: int = 0
+        self,
+        ids: Tensor,
+        grads: Tensor,
+        *,
+        learning_rate: float | None = None,
+        time_s: int = 0,
+        step: int | None = None,
     ) -> None:
         """Take one optimizer step per distinct id; the gradients of equal ids are summed."""
-        self.apply(self.find(ids), None, grads, learning_rate=learning_rate, time_s=time_s)
+        self.apply(self.find(ids), None, grads, learning_rate=learning_rate, time_s=time_s, step=step)
 
     def apply_pooled_gradients(
         self,
@@ -162,9 +187,10 @@ class GpuTable:
         *,
         learning_rate: float | None = None,
         time_s: int = 0,
+        step: int | None = None,
     ) -> None:
         """Take one optimizer step per distinct id from the gradients of ``lookup_pooled``'s result."""
-        self.apply(self.find(ids), offsets, grads, mode, learning_rate=learning_rate, time_s=time_s)
+        self.apply(self.find(ids), offsets, grads, mode, learning_rate=learning_rate, time_s=time_s, step=step)
 
     def apply(
         self,
@@ -175,11 +201,23 @@ class GpuTable:
         *,
         learning_rate: float | None = None,
         time_s: int = 0,
+        step: int | None = None,
     ) -> None:
         """Take one optimizer step per distinct id of ``find``, from the gradients of ``pool``'s result.
 
-        Ids without a row get one. Rows that came or moved since ``find`` are looked for again.
+        Ids without a row get one. Rows that came or moved since ``find`` are looked for again. A gradient with NaN or
+        Inf changes nothing, unless ``nan_gradients`` of the spec is "pass".
+
+        Args:
+            found: Places of the ids.
+            offsets: Bags of the ids; None = one gradient per id.
+            grads: Gradients of the bags, or of the ids.
+            mode: How the bags were pooled.
+            learning_rate: Rate of this step; None = that of the spec.
+            time_s: Event time of the rows.
+            step: Number of the step for rates and rules; None = the updates so far.
         """
+        number = self.step if step is None else step
         ids = found.ids
         count = len(ids)
         if offsets is not None:
@@ -192,7 +230,7 @@ class GpuTable:
         bags = None if offsets is None else self._number_bags(offsets, count)
         grads = grads.detach().to(self.device, torch.float32).contiguous()
         self._reserve(count)
-        slots = found.slots if found.shape == self._index.shape else self.find(ids).slots
+        slots = found.slots if found.version == self._version else self.find(ids, found.skipped).slots
         self._insert(ids, slots)
         capacity = 1 << (2 * count - 1).bit_length()
         scratch = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
@@ -205,21 +243,24 @@ class GpuTable:
         )
         sums = torch.empty((count, self._padded), device=self.device)
         blocks = 4 * torch.cuda.get_device_properties(self.device).multi_processor_count
-        self._program.launch("clear_sums", blocks, 256, sums, distinct)
         threads, _ = _group_threads(self._padded // 4)
-        self._program.launch(
-            "sum_gradients",
-            2 * blocks,
-            threads,
-            scratch,
-            entries,
+        occurrences = [
             ctypes.c_void_p(0) if bags is None else bags,
             ctypes.c_void_p(0) if offsets is None else offsets,
-            _u32(count),
-            ctypes.c_int(mode == "mean"),
-            grads,
-            sums,
-        )
+        ]
+        mean = ctypes.c_int(mode == "mean")
+        if self.spec.deterministic:
+            places = scratch.view(torch.int32).view(-1, 2)[entries.long(), 1]
+            places, order = torch.sort(places, stable=True)
+            starts = torch.searchsorted(places, torch.arange(count + 1, dtype=torch.int32, device=self.device))
+            self._program.launch(
+                "sum_in_order", 2 * blocks, threads, order, starts, *occurrences, distinct, mean, grads, sums
+            )
+        else:
+            self._program.launch("clear_sums", blocks, 256, sums, distinct)
+            self._program.launch(
+                "sum_gradients", 2 * blocks, threads, scratch, entries, *occurrences, _u32(count), mean, grads, sums
+            )
         self._program.launch(
             "update_rows",
             2 * blocks,
@@ -230,13 +271,114 @@ class GpuTable:
             distinct_slots,
             distinct,
             sums,
-            ctypes.c_float(float(self.spec.slices[0].rate(self.step)) if learning_rate is None else learning_rate),
+            ctypes.c_float(float(self.spec.slices[0].rate(number)) if learning_rate is None else learning_rate),
             _u32(time_s),
+            ctypes.c_int64(number),
+            ctypes.c_uint64(self.spec.seed),
         )
         self.step += 1
         self._note_rows(count)
 
-    def _insert(self, ids: Tensor, slots: Tensor) -> None:
+    def find_or_insert(self, ids: Tensor) -> Tensor:
+        """Return the row of every id, (N, D); ids without a row get one with their first values."""
+        ids = self._check_ids(ids)
+        self._reserve(len(ids))
+        slots = torch.full((len(ids),), -1, dtype=torch.int32, device=self.device)
+        is_read = torch.zeros(len(ids), dtype=torch.uint8, device=self.device)
+        out = torch.empty((len(ids), self.dim), device=self.device)
+        self._insert(ids, slots, out, is_read)
+        self._launch(
+            "read_slots",
+            len(ids) * 8,
+            self._index.argument,
+            self._slab_argument(),
+            self._counters,
+            slots,
+            _u32(len(ids)),
+            is_read,
+            out,
+        )
+        self._note_rows(len(ids))
+        return out
+
+    def reserve(self, rows: int) -> None:
+        """Take memory for ``rows`` rows in all, so that no later call grows the table before it has them."""
+        self._reserve(max(0, rows - len(self)))
+
+    def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
+        """Remove expired rows and return how many; the clock is the newest time of a row unless given.
+
+        The call waits for the GPU. Rows at the end move into the gaps, and their memory is released.
+
+        Raises:
+            ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
+        """
+        if not _has_times(self.spec):
+            return 0
+        ids, numbers = self._list_keys()
+        if not len(ids):
+            return 0
+        times = torch.empty(len(ids), dtype=torch.int32, device=self.device)
+        self._launch("read_times", len(ids), self._slab_argument(), numbers, _u32(len(ids)), times)
+        seconds = times.long() & 0xFFFFFFFF
+        clock = int(seconds.max()) if now_s is None else now_s
+        is_kept = clock - seconds < self._lives_s(ids)
+        count = int(is_kept.sum())
+        expired = len(ids) - count
+        if not force and len(ids) >= _GUARDED_ROWS and expired > _MOST_EXPIRED * len(ids):
+            raise ExpiryRefused(
+                f"table {self.spec.name!r} would lose {expired} of {len(ids)} rows at clock {clock}; check the event "
+                "times, or give force=True"
+            )
+        if expired:
+            self._keep_rows(ids[is_kept], numbers[is_kept])
+        return expired
+
+    def _lives_s(self, ids: Tensor) -> Tensor:
+        """Return the seconds after its last update that the row of an id expires."""
+        days = torch.full((_SLOTS_OF_IDS,), self.spec.expire_days, dtype=torch.int64)
+        for slot, special in self.spec.slot_expire_days.items():
+            days[slot] = special
+        return days.to(self.device)[(ids >> 48) & (_SLOTS_OF_IDS - 1)] * 86400
+
+    def _keep_rows(self, ids: Tensor, numbers: Tensor) -> None:
+        """Make these the only rows: close the gaps, and build the index again."""
+        count = len(ids)
+        is_used = torch.zeros(count, dtype=torch.bool, device=self.device)
+        is_used[numbers[numbers < count].long()] = True
+        gaps = (~is_used).nonzero().flatten().int()
+        late = (numbers >= count).nonzero().flatten()
+        for first in range(0, len(late), _COPIED_ROWS):
+            movers, targets = late[first : first + _COPIED_ROWS], gaps[first : first + _COPIED_ROWS]
+            flat = torch.empty((len(movers), self._stride), device=self.device)
+            times = torch.empty(len(movers), dtype=torch.int32, device=self.device)
+            self._copy_rows(numbers[movers].contiguous(), flat, times, to_rows=False)
+            self._copy_rows(targets.contiguous(), flat, times, to_rows=True)
+            numbers[movers] = targets
+        special = numbers[ids == -(1 << 63)]
+        self._index.clear()
+        self._program.launch("put_keys", 4096, 256, self._index.argument, ids, numbers, _u32(count))
+        state = [count, int(special[0]) if len(special) else -1, 0, 0]
+        self._counters.copy_(torch.tensor(state, dtype=torch.int32))
+        if self._is_copying:
+            self._copy_event.synchronize()  # type: ignore[no-untyped-call]
+        self._is_copying = False
+        self._known_rows, self._rows_since, self._rows_since_copy = count, 0, 0
+        del self._slabs[max(1, -(-count // (1 << self._slab_shift))) :]
+        self._evictions += 1
+
+    @property
+    def _version(self) -> tuple[Shape, int]:
+        return self._index.shape, self._evictions
+
+    def _rows_of(self, slots: Tensor) -> Tensor:
+        numbers = torch.empty_like(slots)
+        self._launch(
+            "rows_of_slots", len(slots), self._index.argument, self._counters, slots, _u32(len(slots)), numbers
+        )
+        return numbers
+
+    def _insert(self, ids: Tensor, slots: Tensor, out: Tensor | None = None, is_read: Tensor | None = None) -> None:
         self._launch(
             "insert_keys",
             len(ids) * 8,
@@ -247,6 +389,8 @@ class GpuTable:
             _u32(len(ids)),
             slots,
             *self._first,
+            ctypes.c_void_p(0) if out is None else out,
+            ctypes.c_void_p(0) if is_read is None else is_read,
         )
 
     def _number_bags(self, offsets: Tensor, count: int) -> Tensor:
@@ -258,22 +402,28 @@ class GpuTable:
 
     def to_host(self) -> Table:
         """Return a table in host memory with the same rows, state and times."""
+        all_ids, numbers = self._list_keys()
+        count = len(all_ids)
+        host = Table(self.spec)
+        for first in range(0, count, _COPIED_ROWS):
+            some = numbers[first : first + _COPIED_ROWS]
+            flat = torch.empty((len(some), self._stride), device=self.device)
+            times = torch.zeros(len(some), dtype=torch.int32, device=self.device)
+            self._copy_rows(some, flat, times, to_rows=False)
+            rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._columns()])
+            keys = all_ids[first : first + _COPIED_ROWS].cpu().numpy()
+            host.import_entries(keys, times.cpu().numpy().view(np.uint32), rows)
+        return host
+
+    def _list_keys(self) -> tuple[Tensor, Tensor]:
+        """Return all ids and the numbers of their rows."""
         count = len(self)
         ids = torch.empty(count, dtype=torch.int64, device=self.device)
         numbers = torch.empty(count, dtype=torch.int32, device=self.device)
         cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
         index = self._index.argument
         self._program.launch("list_keys", min(index.places, 4096), 1024, index, self._counters, ids, numbers, cursor)
-        host = Table(self.spec)
-        for first in range(0, count, _COPIED_ROWS):
-            some = numbers[first : first + _COPIED_ROWS]
-            flat = torch.empty((len(some), self._stride), device=self.device)
-            times = torch.empty(len(some), dtype=torch.int32, device=self.device)
-            self._copy_rows(some, flat, times, to_rows=False)
-            rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._columns()])
-            keys = ids[first : first + _COPIED_ROWS].cpu().numpy()
-            host.import_entries(keys, times.cpu().numpy().view(np.uint32), rows)
-        return host
+        return ids, numbers
 
     def add_rows_of(self, host: Table) -> None:
         """Store all rows of a table in host memory, with state and times; rows of equal ids are replaced."""
@@ -283,10 +433,7 @@ class GpuTable:
             self._reserve(len(ids))
             slots = self.find(torch.from_numpy(ids)).slots
             self._insert(torch.from_numpy(ids).to(self.device), slots)
-            numbers = torch.empty_like(slots)
-            self._launch(
-                "rows_of_slots", len(ids), self._index.argument, self._counters, slots, _u32(len(ids)), numbers
-            )
+            numbers = self._rows_of(slots)
             stamps = torch.from_numpy(times.view(np.int32)).to(self.device)
             self._copy_rows(numbers, torch.from_numpy(flat).to(self.device), stamps, to_rows=True)
             self._note_rows(len(ids))
@@ -315,6 +462,16 @@ class GpuTable:
         """Bytes of rows, index and counters on the device."""
         return sum(each.numel() * 4 for each in self._slabs) + self._index.memory_bytes
 
+    @property
+    def slots(self) -> int:
+        """Slots of the index."""
+        return self._index.shape.all_pages * SLOTS
+
+    @property
+    def load(self) -> float:
+        """Keys per slot of the index."""
+        return len(self) / self.slots
+
     # --- memory ---
 
     def _reserve(self, new: int) -> None:
@@ -331,7 +488,7 @@ class GpuTable:
         slab_rows = 1 << self._slab_shift
         missing = max(0, -(-upper // slab_rows) - len(self._slabs))
         budget = self.spec.max_bytes
-        added = missing * slab_rows * (self._stride + 1) * 4 + self._index.bytes_for(upper)
+        added = missing * slab_rows * self._slab_words * 4 + self._index.bytes_for(upper)
         if budget is not None and self.memory_bytes + added > budget:
             raise CapacityExceeded(
                 f"table {self.spec.name!r} holds {self.memory_bytes} bytes on {self.device}; {new} more ids may need "
@@ -340,7 +497,7 @@ class GpuTable:
         self._index.grow(upper, is_empty=self._is_empty)
         self._is_empty = False
         if missing:
-            self._slabs.extend(torch.empty(slab_rows * (self._stride + 1), device=self.device) for _ in range(missing))
+            self._slabs.extend(torch.empty(slab_rows * self._slab_words, device=self.device) for _ in range(missing))
             if len(self._slabs) > len(self._slab_pointers):
                 self._slab_pointers = torch.zeros(2 * len(self._slabs), dtype=torch.int64, device=self.device)
             addresses = torch.tensor([each.data_ptr() for each in self._slabs], dtype=torch.int64).pin_memory()
@@ -376,53 +533,56 @@ class GpuTable:
         return ids.to(self.device, torch.int64).contiguous()
 
 
+def kernel_text(spec: TableSpec) -> str:
+    """Return the CUDA C++ of a table's kernels."""
+    _check_spec(spec)
+    piece = spec.slices[0]
+    rule = rule_of(piece.optimizer)
+    padded = -(-spec.dim // 4) * 4
+    _, kind = _first_values(piece.initializer, spec)
+    constants = {
+        "DIM": spec.dim,
+        "DIM4": padded // 4,
+        "PADDED": padded,
+        "STRIDE": -(-(padded * (1 + rule.states) + rule.extra) // 4) * 4,
+        "LANES": min(32, 1 << (padded // 4 - 1).bit_length()),
+        "HOT": max(1, min(64, 8192 // padded)),
+        "INIT_KIND": kind,
+        "HAS_TIMES": int(_has_times(spec)),
+        "CHECK_FINITE": int(spec.nan_gradients != "pass"),
+        "ROUND_HALF": int(piece.optimizer.stochastic_rounding),
+        "DEVICE": "__device__ __forceinline__",
+        **rule.constants,
+    }
+    folder = files("monolith.nn.gpu")
+    text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
+    return text + (folder / "rules.cuh").read_text() + (folder / "kernels.cu").read_text()
+
+
+def _has_times(spec: TableSpec) -> bool:
+    """Return whether the rows of a table have the times of their last updates: where they can expire."""
+    return spec.expire_days < NEVER_EXPIRES_DAYS or bool(spec.slot_expire_days)
+
+
 def _check_spec(spec: TableSpec) -> None:
     if len(spec.slices) != 1:
         raise ConfigError(f"spec has {len(spec.slices)} slices, expected 1 on a GPU; use device='cpu'")
-    plain = TableSpec(spec.name, spec.slices, on_miss=spec.on_miss, max_bytes=spec.max_bytes, seed=spec.seed)
-    if spec != plain:
+    if spec.dim > _MOST_COLUMNS:
+        raise ConfigError(f"dim is {spec.dim}, expected at most {_MOST_COLUMNS} on a GPU; use device='cpu'")
+    if not isinstance(spec.slices[0].compressor, Fp32 | Fp16):
         raise ConfigError(
-            f"spec of table {spec.name!r} has expiry, admission, deterministic or other settings that GPU tables do "
-            "not have yet; use device='cpu'"
+            f"compressor is {spec.slices[0].compressor!r}, expected Fp32 or Fp16 on a GPU: others change the rows that "
+            "training reads; use device='cpu'"
         )
-
-
-def _rule_of(optimizer: object) -> tuple[int, int, dict[str, object]]:
-    """Return words of state per column and per row, and the constants of the rule."""
-    match optimizer:
-        case Sgd():
-            return 0, 0, {"RULE_SGD": 1}
-        case Adagrad():
-            return (
-                1,
-                0,
-                {
-                    "RULE_ADAGRAD": 1,
-                    "SETTING_INITIAL": _number(optimizer.initial_accumulator_value),
-                    "SETTING_DECAY": _number(optimizer.weight_decay_factor),
-                },
-            )
-        case Adam():
-            return (
-                2,
-                2,
-                {
-                    "RULE_ADAM": 1,
-                    "SETTING_BETA1": _number(optimizer.beta1),
-                    "SETTING_BETA2": _number(optimizer.beta2),
-                    "SETTING_DECAY": _number(optimizer.weight_decay_factor),
-                    "SETTING_EPSILON": _number(optimizer.epsilon),
-                    "SETTING_NESTEROV": int(optimizer.use_nesterov),
-                },
-            )
-    raise ConfigError(
-        f"optimizer is {type(optimizer).__name__}, expected Sgd, Adagrad or Adam on a GPU; use device='cpu'"
-    )
-
-
-def _number(value: float) -> str:
-    """Return a float32 as a literal of C with all its bits."""
-    return f"{float(np.float32(value)).hex()}f"
+    if not isinstance(spec.admission, NoFilter):
+        raise ConfigError(f"admission is {spec.admission!r}, expected NoFilter on a GPU; use device='cpu'")
+    if spec.when_full != "refuse":
+        raise ConfigError(f"when_full is {spec.when_full!r}, expected 'refuse' on a GPU; use device='cpu'")
+    if spec.nan_gradients == "error":
+        raise ConfigError(
+            "nan_gradients is 'error', expected 'skip' or 'pass' on a GPU: a check would make each step wait; use "
+            "device='cpu'"
+        )
 
 
 def _first_values(initializer: Initializer, spec: TableSpec) -> tuple[list[object], int]:

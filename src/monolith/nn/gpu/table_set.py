@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
-from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable, Table, TableSpec
 from monolith.nn.gpu.table import Found, GpuTable
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
@@ -25,8 +24,6 @@ class GpuTableSet(TableSet):
         self.tables = {spec.name: GpuTable(spec, device) for spec in specs}
         """The tables, for direct use."""
         super().__init__(specs, columns, device)
-        if any(column.padding is not None for column in columns):
-            raise ConfigError("padding is given, and GPU tables do not have it yet; drop the padding ids first")
 
     @override
     def plan_bags(self, inputs: Sequence[Tensor]) -> Plan:
@@ -41,20 +38,34 @@ class GpuTableSet(TableSet):
         parts = []
         for name, table in self.tables.items():
             numbers = [number for number, column in enumerate(self.columns) if column.table == name]
-            ids = torch.cat([values[number].to(torch.int64) for number in numbers])
+            ids = _join([values[number].to(torch.int64) for number in numbers])
+            skipped = self._find_padding(numbers, values)
             bounds, shares = None, None
             if offsets is not None:
                 bounds = _join_offsets([offsets[number].to(torch.int64) for number in numbers])
                 if any(self.columns[number].mode == "mean" for number in numbers):
-                    shares = _shares([self.columns[number].mode for number in numbers], bounds)
+                    shares = _shares([self.columns[number].mode for number in numbers], bounds, skipped)
             sizes = [len(values[number]) if offsets is None else len(offsets[number]) - 1 for number in numbers]
-            parts.append(_Part(name, table, numbers, sizes, table.find(ids), bounds, shares))
+            parts.append(_Part(name, table, numbers, sizes, table.find(ids, skipped), bounds, shares))
         return _GpuPlan(parts, len(self.columns))
+
+    def _find_padding(self, numbers: Sequence[int], values: Sequence[Tensor]) -> Tensor | None:
+        """Return which ids of the columns are padding; None where no column has a padding id."""
+        if all(self.columns[number].padding is None for number in numbers):
+            return None
+        masks = []
+        for number in numbers:
+            padding = self.columns[number].padding
+            ids = values[number]
+            masks.append(torch.zeros_like(ids, dtype=torch.bool) if padding is None else ids == padding)
+        return _join(masks)
 
     @override
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
         for name, each in gradients.items():
-            self.tables[name].apply_gradients(each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s)
+            self.tables[name].apply_gradients(
+                each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s, step=self.step
+            )
 
     @override
     def row_counts(self) -> dict[str, int]:
@@ -105,6 +116,8 @@ class _GpuPlan:
             if part.shares is not None:
                 rows *= part.shares
             outputs |= zip(part.columns, torch.split(rows, list(part.sizes)), strict=True)
+        if self._columns == 1:
+            return [outputs[0]]
         return [outputs[number].clone() for number in range(self._columns)]
 
     def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
@@ -113,7 +126,10 @@ class _GpuPlan:
             rows = self._join(part, grads)
             if part.offsets is not None:
                 rows = rows.repeat_interleave(part.offsets.diff(), dim=0)
-            ids, places, counts = torch.unique(part.found.ids, return_inverse=True, return_counts=True)
+            kept, skipped = part.found.ids, part.found.skipped
+            if skipped is not None:
+                kept, rows = kept[~skipped], rows[~skipped]
+            ids, places, counts = torch.unique(kept, return_inverse=True, return_counts=True)
             summed = torch.zeros((len(ids), rows.shape[1]), device=rows.device).index_add_(0, places, rows)
             gradients[part.name] = DistinctGradients(ids, summed, counts)
         return gradients
@@ -122,11 +138,15 @@ class _GpuPlan:
         for part in self._parts:
             rate = float(part.table.spec.slices[0].rate(step))
             rows = self._join(part, grads)
-            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s)
+            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s, step=step)
 
     def _join(self, part: _Part, grads: Sequence[Tensor]) -> Tensor:
-        rows = torch.cat([grads[number].to(torch.float32) for number in part.columns])
+        rows = _join([grads[number].to(torch.float32) for number in part.columns])
         return rows if part.shares is None else rows * part.shares
+
+
+def _join(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
 
 
 def _join_offsets(offsets: Sequence[Tensor]) -> Tensor:
@@ -136,7 +156,11 @@ def _join_offsets(offsets: Sequence[Tensor]) -> Tensor:
     return torch.cat(joined)
 
 
-def _shares(modes: Sequence[str], offsets: Tensor) -> Tensor:
-    lengths = offsets.diff().reshape(len(modes), -1)
+def _shares(modes: Sequence[str], offsets: Tensor, skipped: Tensor | None) -> Tensor:
+    """Return the factor of every bag; skipped ids do not count in a mean."""
+    ends = offsets
+    if skipped is not None:
+        ends = torch.nn.functional.pad((~skipped).long().cumsum(0), (1, 0))[offsets]
+    lengths = ends.diff().reshape(len(modes), -1)
     is_mean = torch.tensor([mode == "mean" for mode in modes], device=offsets.device)[:, None]
     return torch.where(is_mean, 1.0 / lengths.clamp(min=1), 1.0).reshape(-1, 1)

@@ -21,7 +21,7 @@ from monolith.serving.api.request_log import RequestLog
 from monolith.serving.api.tensors import encode_outputs, read_tensor
 from monolith.serving.requests.request_router import PredictRequest, RequestRouter
 from monolith.serving.versions.hosted_models import HostedModels
-from monolith.serving.versions.hosted_version import HostedVersion, sampled_share
+from monolith.serving.versions.hosted_version import HostedVersion
 from monolith.serving.versions.loaded_model import DEGRADED
 from monolith.serving.versions.model_config import ModelConfig, configs_of
 
@@ -101,10 +101,10 @@ class GrpcServices:
 
     def _wants_log(self, hosted: HostedVersion, context: Any) -> bool:
         """Return whether to log a request; plain scores of the native path were drawn before they came here."""
-        rate = self._log.rate if hosted.log_rate is None else hosted.log_rate
-        if getattr(context, "is_sampled", False):
-            rate /= sampled_share(hosted, self._log.rate)
-        return self._log.wants(rate)
+        is_logged: bool | None = getattr(context, "is_logged", None)
+        if is_logged is not None:
+            return is_logged
+        return self._log.wants(self._log.rate if hosted.log_rate is None else hosted.log_rate)
 
     def _metadata(self, payload: bytes, context: Any) -> bytes:
         request = _parsed(messages.GetModelMetadataRequest, payload)

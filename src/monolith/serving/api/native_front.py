@@ -23,7 +23,7 @@ from monolith.serving.api.rest import error_body
 from monolith.serving.config import ServingConfig
 from monolith.serving.servable.native_model import NotNative, find_onnx_library
 from monolith.serving.versions.hosted_models import Routes
-from monolith.serving.versions.hosted_version import HostedVersion, sampled_share
+from monolith.serving.versions.hosted_version import HostedVersion
 from monolith.telemetry import names
 from monolith.telemetry.text import Samples
 
@@ -158,7 +158,12 @@ class NativeFront:
             {
                 name: (
                     [
-                        (version, getattr(hosted.model, "native", None), sampled_share(hosted, rate))
+                        (
+                            version,
+                            getattr(hosted.model, "native", None),
+                            rate if hosted.log_rate is None else hosted.log_rate,
+                            getattr(hosted.model, "on_scored", None) is not None,
+                        )
                         for version, hosted in route.versions.items()
                     ],
                     route.labels,
@@ -271,8 +276,8 @@ class _CallContext:
     def __init__(self, call: _native.PythonCall) -> None:
         self._call = call
         self.trailers: list[tuple[str, str]] = []
-        self.is_sampled = call.is_sampled
-        """Whether the native path has chosen the call for the request log."""
+        self.is_logged = call.is_logged
+        """Whether the native path has drawn a plain score for the request log; None for other calls."""
 
     def abort(self, code: Any, details: str) -> None:
         raise _Aborted(code.value[0], details)

@@ -12,9 +12,7 @@ from typing import Self
 from monolith.rpc.status import Code
 from monolith.serving.versions.loaded_model import LoadedModel
 
-__all__ = ["HostedVersion", "State", "VersionStatus", "sampled_share"]
-
-_CANARY_SHARE = 1 / 32
+__all__ = ["HostedVersion", "State", "VersionStatus"]
 
 
 class State(IntEnum):
@@ -105,10 +103,3 @@ class HostedVersion:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.leave()
-
-
-def sampled_share(hosted: HostedVersion, log_rate: float) -> float:
-    """Return the share of requests that take the Python path, for the request log and for the sample of the canary."""
-    rate = log_rate if hosted.log_rate is None else hosted.log_rate
-    samples = getattr(hosted.model, "on_scored", None) is not None
-    return max(rate, _CANARY_SHARE if samples else 0.0)

@@ -60,6 +60,7 @@ class ReferenceStats:
     nan_rows_skipped: int = 0
     ids_filtered: int = 0
     rows_evicted: int = 0
+    rows_evicted_full: int = 0
     touched_dropped: int = 0
 
 

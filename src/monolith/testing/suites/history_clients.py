@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Protocol, Self
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import MonolithError
+from monolith.core.thread_group import ThreadGroup
 from monolith.embedding import EmbeddingStore
 from monolith.testing.suites.history import Cells, History, Lookup, NotedPush
 
@@ -21,6 +23,8 @@ TABLE = "numbers"
 _MOST_KEYS = 6
 _MOST_ADDED = 999
 _SHARE_OF_LOOKUPS = 0.3
+_END_S = 300.0
+"""Timeout of the end of all clients: a client may retry a call until its own timeouts."""
 
 
 class NumbersStore(EmbeddingStore, Protocol):
@@ -68,22 +72,23 @@ class HistoryClients:
         self._done = 0
         self.failures: list[str] = []
         """Errors of abandoned calls, and errors that ended a client."""
-        self._threads = [
-            threading.Thread(target=self._run, args=(client, seed * 1009 + client), name=f"client {client}")
-            for client in range(history.clients)
-        ]
+        self._threads = ThreadGroup(
+            {f"client {each}": partial(self._run, each, seed * 1009 + each) for each in range(history.clients)}
+        )
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._ending.set()
-        for thread in self._threads:
-            thread.join()
+        try:
+            self._threads.join(_END_S)
+        except MonolithError:
+            if error is None:
+                raise  # else the error of the block is raised, and that of the thread is in the log
 
     def wait_for(self, calls: int, timeout_s: float) -> bool:
         """Wait until so many further calls succeed; return False after the timeout."""

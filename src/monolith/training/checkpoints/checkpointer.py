@@ -244,7 +244,8 @@ class Checkpointer:
         if choice.saved is not None and choice.is_dense_cleared:
             restored = restore_without_dense(choice.saved, state, keep_step=self._config.restore.continue_training)
         elif choice.saved is not None:
-            restored = restore_all(choice.saved, state, self._config.restore.reload_alias_map)
+            settings = self._config.restore
+            restored = restore_all(choice.saved, state, settings.reload_alias_map, grows=settings.grow_nn)
         choice.leave_notes()
         if restored is None:
             return None

@@ -11,7 +11,7 @@ from torch.nn.parameter import is_lazy
 
 from monolith.core.errors import ConfigError, SchemaMismatch
 
-__all__ = ["Aliases", "fit_weights"]
+__all__ = ["Aliases", "fit_weights", "has_lazy_weights"]
 
 _MOST_NAMES = 8
 
@@ -76,9 +76,15 @@ def fit_weights(
         text = "; ".join(f"{reason}: {_listed(names)}" for reason, names in reasons if names)
         raise SchemaMismatch(
             f"the weights of '{path}' do not fit the model: {text}. If names changed, set reload_alias_map "
-            "{new: old}; to keep the tables and initialize the dense part, set clear_nn=True"
+            "{new: old}; if features were added, set grow_nn=True to pad grown matrices; to keep the tables and "
+            "initialize the dense part, set clear_nn=True"
         )
     return {name: saved[source] for name, source in sources.items()}, aliases
+
+
+def has_lazy_weights(model: nn.Module) -> bool:
+    """Return whether a weight of the model has no shape before the first call."""
+    return any(is_lazy(weight) for weight in (*model.parameters(), *model.buffers()))
 
 
 def _weights_of(model: nn.Module) -> Iterator[tuple[str, Tensor | None]]:

@@ -27,6 +27,7 @@ from monolith.core.errors import ManifestInvalid, SnapshotCorrupt
 from monolith.embedding import RestoreReport
 from monolith.training.checkpoints import optimizer_states, random_states
 from monolith.training.checkpoints.dense_weights import Aliases
+from monolith.training.checkpoints.growth import Growth
 from monolith.training.checkpoints.state import Captured, TrainingState
 from monolith.training.checkpoints.tensor_files import read_tensors, write_tensors
 
@@ -91,12 +92,16 @@ def restore_tables(saved: SavedCheckpoint, state: TrainingState) -> RestoreRepor
 
 
 def restore_dense(
-    loaded: LoadedCheckpoint, state: TrainingState, weights: Mapping[str, Tensor], aliases: Aliases
+    loaded: LoadedCheckpoint,
+    state: TrainingState,
+    weights: Mapping[str, Tensor],
+    aliases: Aliases,
+    growth: Mapping[str, Growth] | None = None,
 ) -> None:
-    """Put weights that fit, optimizers and random generators back."""
+    """Put weights that fit, optimizers and random generators back; ``growth`` names the padded weights."""
     state.model.load_state_dict(weights)
     for name, optimizer in state.optimizers.items():
         tree = loaded.optimizer_tree.get(name)
-        optimizer_states.decode(name, optimizer, state.model, tree, loaded.optimizer_tensors, aliases)
+        optimizer_states.decode(name, optimizer, state.model, tree, loaded.optimizer_tensors, aliases, growth)
     if state.rng and loaded.state["rng"] is not None:
         random_states.decode(loaded.state["rng"])

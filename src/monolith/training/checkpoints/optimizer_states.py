@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from monolith.training.checkpoints.dense_weights import Aliases
+from monolith.training.checkpoints.growth import Growth
 from monolith.training.checkpoints.trees import decode_tree, encode_tree
 
 __all__ = ["decode", "encode"]
@@ -51,11 +52,13 @@ def decode(
     saved: Mapping[str, Any] | None,
     tensors: Mapping[str, Tensor],
     aliases: Aliases,
+    growth: Mapping[str, Growth] | None = None,
 ) -> None:
     """Put an optimizer into the state that ``encode`` saw.
 
     A weight that the checkpoint does not know starts fresh, as does an optimizer of another class. Options (learning
-    rate and so on) that were configured otherwise since stay as configured now; the rest are as they were.
+    rate and so on) that were configured otherwise since stay as configured now; the rest are as they were. The state of
+    a weight with ``growth`` is padded as the weight is, with the numbers that a new state has.
     """
     if saved is None or saved["class"] != type(optimizer).__name__:
         was = "none of that name" if saved is None else saved["class"]
@@ -72,24 +75,52 @@ def decode(
                 logger.warning("weight without saved optimizer state name=%s optimizer=%s", name, label)
                 continue
             source = owners[name] if source is None else source
-            _restore_weight(optimizer, weight, group, saved["state"].get(name), tensors)
+            own_growth = (growth or {}).get(names[id(weight)])
+            _restore_weight(optimizer, weight, group, saved["state"].get(name), tensors, own_growth)
         if source is not None:
             options = decode_tree(saved["groups"][source]["options"], tensors)
             _restore_options(label, group, options, defaults, optimizer.defaults)
 
 
 def _restore_weight(
-    optimizer: torch.optim.Optimizer, weight: Tensor, group: dict[str, Any], tree: Any, tensors: Mapping[str, Tensor]
+    optimizer: torch.optim.Optimizer,
+    weight: Tensor,
+    group: dict[str, Any],
+    tree: Any,
+    tensors: Mapping[str, Tensor],
+    growth: Growth | None,
 ) -> None:
     if tree is None:
         optimizer.state.pop(weight, None)
         return
     # Torch's optimizers count steps on the host, unless the step itself runs on the device.
     counts_on_device = group.get("capturable") or group.get("fused")
+    values = decode_tree(tree, tensors)
+    if growth is not None and not _pad_state(values, growth, weight, optimizer.state.get(weight, {})):
+        logger.warning("optimizer state of a padded weight starts fresh shape=%s", tuple(weight.shape))
+        return
     optimizer.state[weight] = {
         key: _placed(value, torch.device("cpu") if key == "step" and not counts_on_device else weight.device)
-        for key, value in decode_tree(tree, tensors).items()
+        for key, value in values.items()
     }
+
+
+def _pad_state(values: dict[str, Any], growth: Growth, weight: Tensor, fresh: Mapping[str, Any]) -> bool:
+    """Pad the state of a padded weight in place; return False if a part of it is not shaped like the weight."""
+    if not all(_is_scalar(value) or getattr(value, "shape", None) == growth.saved_shape for value in values.values()):
+        return False
+    for key, value in values.items():
+        if _is_scalar(value):
+            continue
+        initial = fresh.get(key)
+        if not isinstance(initial, Tensor) or initial.shape != weight.shape:
+            initial = torch.zeros(weight.shape, dtype=value.dtype)
+        values[key] = growth.pad(value, initial)
+    return True
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float) or (isinstance(value, Tensor) and value.dim() == 0)
 
 
 def _placed(value: Any, device: torch.device) -> Any:

@@ -15,6 +15,7 @@ from monolith.embedding import RestoreReport
 from monolith.embedding.specs import JOB_TABLES
 from monolith.training.checkpoints import files
 from monolith.training.checkpoints.dense_weights import fit_weights
+from monolith.training.checkpoints.growth import Growth, check_order, grow_weights
 from monolith.training.checkpoints.state import TrainingState
 
 __all__ = ["Restored", "restore_all", "restore_dense_part", "restore_without_dense"]
@@ -43,8 +44,12 @@ class Restored:
         return self.saved_extra is None
 
 
-def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None) -> Restored:
+def restore_all(
+    saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping[str, str] | None, *, grows: bool = False
+) -> Restored:
     """Restore weights, optimizers, tables and random generators; ``state.step`` too.
+
+    With ``grows``, weights whose inputs became more are padded, and new weights keep their initial values.
 
     Raises:
         ManifestInvalid: A file is missing or altered; the text names it and an earlier checkpoint that is whole.
@@ -53,9 +58,15 @@ def restore_all(saved: SavedCheckpoint, state: TrainingState, alias_map: Mapping
     if saved.manifest.kind == "tables":
         return _restore_bare_tables(saved, state)
     loaded = _read_files(saved)
-    weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
+    growth: Mapping[str, Growth] = {}
+    if grows:
+        names = loaded.state.get("input_columns")
+        weights, aliases, growth = grow_weights(state.model, loaded.dense, alias_map, saved.path, names)
+    else:
+        check_order(state.model, loaded.state.get("input_columns"), saved.path)
+        weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     report = _restore_tables(saved, state)
-    files.restore_dense(loaded, state, weights, aliases)
+    files.restore_dense(loaded, state, weights, aliases, growth)
     state.step = saved.step
     return _restored(saved.step, loaded, report, metrics=loaded.state["metrics"], extra=loaded.state["extra"])
 
@@ -67,6 +78,7 @@ def restore_dense_part(saved: SavedCheckpoint, state: TrainingState, alias_map: 
             step=saved.step, path=saved.path, data=None, metrics={}, extra={}, saved_extra=None, report=None
         )
     loaded = _read_files(saved)
+    check_order(state.model, loaded.state.get("input_columns"), saved.path)
     weights, aliases = fit_weights(state.model, loaded.dense, alias_map, saved.path)
     files.restore_dense(loaded, state, weights, aliases)
     state.step = saved.step

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from monolith.core.errors import ConfigError
 from monolith.embedding.store import EmbeddingStore, Manifest
 from monolith.training.checkpoints import optimizer_states, random_states
+from monolith.training.checkpoints.growth import columns_of
 
 __all__ = ["Captured", "StoreCut", "CuttingStore", "TrainingState", "capture"]
 
@@ -85,6 +86,7 @@ def capture(state: TrainingState) -> Captured:
         "data": _checked_json("data", state.data),
         "metrics": _checked_json("metrics", state.metrics),
         "extra": _checked_json("extra", state.extra),
+        "input_columns": columns_of(state.model),
         "rng": random_states.encode() if state.rng else None,
     }
     return Captured(

@@ -35,6 +35,8 @@ class ClusterJobConfig(JobConfig):
                 "tables; omit num_ps, or omit only_feature_engineering"
             )
         self._refuse_spare_servers()
+        if self.is_distributed:
+            self._refuse_local_limits()
         if self.input.enable_dynamic_sharding:
             self._check_shared_files()
         runtime = self.run.runtime
@@ -82,6 +84,17 @@ class ClusterJobConfig(JobConfig):
                 )
         if self.run.runtime.only_feature_engineering:
             raise ConfigError("only_feature_engineering is True, which trains nothing; omit enable_sync_training")
+
+    def _refuse_local_limits(self) -> None:
+        for field, remedy in (
+            ("table_memory_limit_mb", "ps_memory_limit_mb"),
+            ("when_tables_full", "ps_memory_limit_mb and ps_memory_action evict_oldest"),
+        ):
+            if (value := getattr(self.run.runtime, field)) is not None:
+                raise ConfigError(
+                    f"{field} is {value!r} with num_ps {self.cluster.num_ps}, expected tables in this process; servers "
+                    f"have {remedy}"
+                )
 
     def _refuse_spare_servers(self) -> None:
         reasons = {

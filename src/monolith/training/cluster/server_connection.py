@@ -147,6 +147,7 @@ class ServerConnection:
             or config.run.checkpoint.restore.restore_ckpt is not None
             or config.run.checkpoint.restore.restore_dir is not None
             or config.run.checkpoint.restore.clear_nn
+            or config.run.checkpoint.restore.grow_nn
         ):
             return False
         chief = JobState(self.remote, 0, config.run.runtime.num_workers, 0).read()[0]

@@ -37,7 +37,7 @@ class ServerMemoryHook(Hook):
         addresses: The servers, by index.
         security: TLS and token of the servers.
         action: stop = save and end the job; evict = remove expired rows, and stop when that is too little; hold =
-            pause all workers, for an operator to act.
+            pause all workers, for an operator to act. Servers take evict_oldest alone, without this hook.
         evict: Removes the expired rows of all servers, and returns their number.
         pause_control: Pauses the workers; None = the run itself.
         every_s: Seconds of the run's clock between two checks.

@@ -161,12 +161,13 @@ def _chief_hooks(
             hooks.append(PushHook(config.run.publish.publish_dir, config.run.push))
         hooks.append(_publish_hook(servers, config, estimator))
     hooks.append(CompactionHook(servers.compact))
-    if config.cluster.ps.ps_memory_limit_mb is not None:
+    ps = config.cluster.ps
+    if ps.ps_memory_limit_mb is not None and ps.ps_memory_action != "evict_oldest":  # servers do that by themselves
         hooks.append(
             ServerMemoryHook(
                 servers.addresses,
                 servers.security,
-                config.cluster.ps.ps_memory_action,
+                ps.ps_memory_action,
                 evict=servers.evict,
                 pause_control=pause,
             )
@@ -362,6 +363,7 @@ class _Member:
             wait_for_chief(
                 state, config.run.runtime.index, self._timeouts, self._clock, self._servers.remote.has_learnt
             )
+            self._positions.check_shared(state.chief_session, config.run.runtime.index, self._clock)
             types = self._positions.value_types(state.chief_session())
             estimator.model.declaration.record_value_types(types, "the checkpoint of the chief")
         position = self._positions.read(config.run.runtime.index, state.chief_session())

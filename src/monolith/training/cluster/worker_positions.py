@@ -15,8 +15,10 @@ from typing import Any
 
 from typing_extensions import override
 
+from monolith.artifacts.remote_folder import STAGING_VARIABLE, artifact_url
+from monolith.core.clock import Clock, Deadline
 from monolith.core.durable_files import make_folder, replace_file
-from monolith.core.errors import DataError
+from monolith.core.errors import ConfigError, DataError
 from monolith.core.fid import ValueType
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
@@ -28,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 1.0
 """Seconds between two writes of a position."""
+SHARED_S = 60.0
+"""Seconds in which a worker must see the session of the chief in the folder."""
+_POLL_S = 0.2
 PATIENCE_S = 300.0
 """Seconds of failed writes after which a worker ends."""
 
@@ -74,6 +79,30 @@ class WorkerPositions:
         make_folder(self._folder)
         body = {"session": session, "places": dict(positions), "value_types": dict(value_types)}
         replace_file(self._begun, json.dumps(body).encode())
+
+    def check_shared(
+        self, session: Callable[[], int], index: int, clock: Clock, *, timeout_s: float = SHARED_S
+    ) -> None:
+        """Check that a worker sees the folder of the chief, which begins each session there before the workers.
+
+        Args:
+            session: Returns the session of the chief.
+            index: The index of the worker.
+            clock: Measures the timeout.
+            timeout_s: Timeout: a network file system may show a file late.
+
+        Raises:
+            ConfigError: The folder lacks the session of the chief.
+        """
+        deadline = Deadline(clock, timeout_s)
+        while (begun := self._load(self._begun)) is None or begun["session"] != session():
+            if deadline.is_past:
+                raise ConfigError(
+                    f"model_dir is {artifact_url(self._folder.parent)!r}, where worker {index} sees no session of the "
+                    "chief, expected one folder for all machines; mount the folder on all machines, or for a URL set "
+                    f"{STAGING_VARIABLE} to a folder that they share"
+                )
+            clock.sleep_s(_POLL_S)
 
     def value_types(self, session: int) -> dict[str, ValueType]:
         """Return the types of values that the session began with."""

@@ -47,6 +47,8 @@ class RestoreConfig:
     """Name of the checkpoint to start from instead of the latest; applied once."""
     clear_nn: bool = False
     """Initialize the dense part and restore only the tables; applied once."""
+    grow_nn: bool = False
+    """Keep each dense weight that fits, and pad matrices that new features made larger; excludes clear_nn."""
     continue_training: bool = False
     """With clear_nn, keep the step of the checkpoint instead of counting from 0."""
     reload_alias_map: Mapping[str, str] | None = None
@@ -55,8 +57,12 @@ class RestoreConfig:
     def __post_init__(self) -> None:
         check_path(self, "restore_dir")
         check_text(self, "restore_ckpt")
-        check_bool(self, "clear_nn", "continue_training")
+        check_bool(self, "clear_nn", "grow_nn", "continue_training")
         check_mapping(self, "reload_alias_map", text_values=True)
+        if self.clear_nn and self.grow_nn:
+            raise ConfigError(
+                "grow_nn is True with clear_nn True; a cleared dense part has no weight to grow: give one of the two"
+            )
         if self.clear_nn and self.reload_alias_map:
             raise ConfigError(
                 f"{label(self, 'reload_alias_map')} with clear_nn True; "

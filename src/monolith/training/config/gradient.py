@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, get_args
 
-from monolith.training.config._checks import check_bool, check_choice, check_mapping, check_number, check_whole
+from monolith.core.errors import ConfigError
+from monolith.training.config._checks import (
+    check_bool,
+    check_choice,
+    check_mapping,
+    check_names,
+    check_number,
+    check_whole,
+)
 
 __all__ = ["ClipType", "DenseOptimizerName", "GradientConfig"]
 
@@ -33,7 +41,11 @@ class GradientConfig:
     dense_weight_decay: float = 0.0
     """Share of each weight that is added to its gradient after clipping."""
     dense_reduce_mean: bool = False
-    """Average the dense gradients of ranks and of partially synchronous workers, instead of adding them."""
+    """Divide the dense gradients by the examples of a step, over all ranks or partially synchronous workers."""
+    ue_euclidean_norm_threshold: float | None = None
+    """Zero the row gradients of checked features whose rows in a batch have at most this norm; None = no check."""
+    ue_fc_names: tuple[str, ...] = ()
+    """Features that ue_euclidean_norm_threshold checks; empty = those with uue in their names."""
     dense_optimizer: DenseOptimizerName = "adam"
     """Optimizer of the dense part: adam, adamw, adagrad, sgd, momentum, rmsprop, adamom, rmsprop_v2 or shampoo."""
     dense_learning_rate: float = 0.001
@@ -47,5 +59,12 @@ class GradientConfig:
         check_whole(self, "sparse_norm_warmup_steps", at_least=1)
         check_number(self, "dense_weight_decay", "dense_learning_rate", at_least=0)
         check_bool(self, "dense_reduce_mean")
+        check_number(self, "ue_euclidean_norm_threshold", at_least=0)
+        check_names(self, "ue_fc_names")
+        if self.ue_fc_names and self.ue_euclidean_norm_threshold is None:
+            raise ConfigError(
+                f"ue_fc_names is {list(self.ue_fc_names)} and ue_euclidean_norm_threshold is None, expected both; "
+                "give a threshold, or omit the names"
+            )
         check_choice(self, "dense_optimizer", get_args(DenseOptimizerName))
         check_mapping(self, "dense_optimizer_options")

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypedDict
 
+from monolith.embedding.specs import WhenFull
 from monolith.training.config.checkpoint import CheckpointConfig
 from monolith.training.config.export import ExportConfig
 from monolith.training.config.gradient import ClipType, DenseOptimizerName, GradientConfig
@@ -46,6 +47,7 @@ class RunSettings(TypedDict, total=False):
     restore_dir: str | Path | None
     restore_ckpt: str | None
     clear_nn: bool
+    grow_nn: bool
     continue_training: bool
     reload_alias_map: Mapping[str, str] | None
     tide_start_hour: int | None
@@ -64,6 +66,8 @@ class RunSettings(TypedDict, total=False):
     sparse_norm_warmup_steps: int | None
     dense_weight_decay: float
     dense_reduce_mean: bool
+    ue_euclidean_norm_threshold: float | None
+    ue_fc_names: tuple[str, ...]
     dense_optimizer: DenseOptimizerName
     dense_learning_rate: float
     dense_optimizer_options: Mapping[str, Any]
@@ -99,6 +103,8 @@ class RunSettings(TypedDict, total=False):
     deterministic: bool
     accelerator: Accelerator
     threads: int | None
+    table_memory_limit_mb: int | None
+    when_tables_full: WhenFull | None
     profile_some_steps_from: int | None
     profile_save_steps_interval: int
     controller_port: int | None

@@ -26,6 +26,7 @@ from monolith.training.hooks.slow_start import SlowStartHook
 from monolith.training.hooks.stop_file import StopFileHook
 from monolith.training.hooks.stop_signal import StopSignalHook
 from monolith.training.hooks.summaries import SummaryHook
+from monolith.training.hooks.table_memory import TableMemoryHook
 from monolith.training.hooks.throughput import ThroughputHook
 from monolith.training.run import HeadResult, Run, StepResult
 
@@ -64,6 +65,7 @@ __all__ = [
     "ProgressHook",
     "PrometheusHook",
     "SummaryHook",
+    "TableMemoryHook",
     "ThroughputHook",
     "heap_profile_environment",
     # files

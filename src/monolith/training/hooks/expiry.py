@@ -12,7 +12,7 @@ from monolith.embedding.expiry import ExpirySchedule, has_expiry
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run, StepResult
 
-__all__ = ["ExpiryHook"]
+__all__ = ["ExpiryHook", "local_tables"]
 
 
 class ExpiryHook(Hook):
@@ -30,7 +30,7 @@ class ExpiryHook(Hook):
 
     @override
     def on_start(self, run: Run) -> None:
-        tables = _local_tables(run.store)
+        tables = local_tables(run.store)
         self._tables = [] if tables is None else [tables[name] for name in tables if has_expiry(tables[name].spec)]
 
     @override
@@ -41,7 +41,7 @@ class ExpiryHook(Hook):
             self._schedule.evict(self._tables)
 
 
-def _local_tables(store: EmbeddingStore) -> MultiTable | None:
+def local_tables(store: EmbeddingStore) -> MultiTable | None:
     """Return the tables that this process holds: all of them, or those of one rank; None for remote rows."""
     tables = store if isinstance(store, MultiTable) else getattr(store, "tables", None)
     return tables if isinstance(tables, MultiTable) else None

@@ -12,6 +12,7 @@ from monolith.telemetry.names import (
     TABLE_BYTES,
     TABLE_CLOCK_SECONDS,
     TABLE_EVICTED_ROWS_TOTAL,
+    TABLE_FULL_EVICTED_ROWS_TOTAL,
     TABLE_NONFINITE_GRADIENTS_TOTAL,
     TABLE_NOT_ADMITTED_IDS_TOTAL,
     TABLE_ROWS,
@@ -40,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 _TABLE_COUNTS: tuple[tuple[MetricSpec, Callable[[TableSize], int]], ...] = (
     (TABLE_EVICTED_ROWS_TOTAL, lambda size: size.evicted_rows),
+    (TABLE_FULL_EVICTED_ROWS_TOTAL, lambda size: size.full_evicted_rows),
     (TABLE_NOT_ADMITTED_IDS_TOTAL, lambda size: size.not_admitted_ids),
     (TABLE_NONFINITE_GRADIENTS_TOTAL, lambda size: size.nonfinite_gradients),
 )

@@ -11,13 +11,14 @@ __all__ = ["TableSize", "table_sizes"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableSize:
-    """One table, now; the last three count since it was made."""
+    """One table, now; the last four count since it was made."""
 
     rows: int
     bytes: int
     clock_s: int
     """The table's event clock."""
     evicted_rows: int
+    full_evicted_rows: int
     not_admitted_ids: int
     nonfinite_gradients: int
 
@@ -36,6 +37,7 @@ def table_sizes(store: EmbeddingStore) -> dict[str, TableSize]:
             bytes=table.memory_bytes,
             clock_s=table.max_time_s,
             evicted_rows=stats.rows_evicted,
+            full_evicted_rows=stats.rows_evicted_full,
             not_admitted_ids=stats.ids_filtered,
             nonfinite_gradients=stats.nan_rows_skipped,
         )

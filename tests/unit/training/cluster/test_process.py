@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ClusterError, ConfigError
 from monolith.demo.world import World
 from monolith.demo.world.files import write_parquet
 from monolith.discovery import TfConfigDiscovery
@@ -52,6 +52,7 @@ def test_several_workers_evaluate_in_a_separate_process() -> None:
         ({"enable_dynamic_sharding": True, "num_ps": 0}, "num_ps is 0, expected a job of several workers"),
         ({"ps_memory_action": "hold"}, r"controller_port is None, .* ps_memory_action stop"),
         ({"ps_memory_action": "swap"}, "ps_memory_action"),
+        ({"only_feature_engineering": True}, r"only_feature_engineering is True with num_ps 2.*; omit num_ps"),
     ],
     ids=str,
 )
@@ -101,6 +102,15 @@ def test_a_token_is_read_from_its_file(tmp_path: Path) -> None:
 def test_a_job_needs_a_command_and_processes(arguments: list[str], counts: tuple[int, int], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         LocalJob(arguments, num_ps=counts[0], num_workers=counts[1], say=lambda *_: None)
+
+
+def test_a_job_that_has_been_stopped_does_not_start() -> None:
+    job = LocalJob(["train"], num_ps=1, num_workers=1, say=lambda *_: None)
+    job.stop()
+    job.stop()  # harmless
+    with pytest.raises(ClusterError, match="job has been stopped, expected a new one"), job:
+        raise AssertionError("the job has started")
+    assert job.starts("chief") == 0
 
 
 def test_processes_of_one_machine_get_time_to_deregister_unless_the_user_sets_another() -> None:

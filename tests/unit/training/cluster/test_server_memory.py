@@ -39,13 +39,13 @@ def watch(action: Any, *, evict_helps: bool = False, full: bool = True) -> tuple
             nonlocal evictions
             evictions += 1
             if evict_helps:
-                server.health._limit = 1 << 30
+                server.health.limit.limit_bytes = 1 << 30
             return 5
 
         with RemoteStore(servers.addresses, [SPEC]) as store:
             store.push({"t": np.arange(1000)}, {"t": np.ones((1000, 16), np.float32)})
             if full:
-                server.health._limit = server.tables.memory_bytes * 100 // 95
+                server.health.limit.limit_bytes = server.tables.memory_bytes * 100 // 95
             hook = ServerMemoryHook(servers.addresses, Security(), action, evict=evict)
             hook.on_start(run)  # type: ignore[arg-type]
             hook.after_step(run, SimpleNamespace(step=1))  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from monolith.core.errors import DataError
+from monolith.core.errors import ConfigError, DataError
 from monolith.testing import FakeClock
 from monolith.training.cluster.worker_positions import PositionHook, WorkerPositions
 
@@ -92,3 +92,30 @@ def test_a_full_disk_is_reported_and_retried_before_it_ends_a_worker(
         hook.after_step(run, None)  # type: ignore[arg-type]
     with pytest.raises(OSError, match="workers"):
         hook.before_end(run)
+
+
+def test_a_worker_with_another_folder_than_the_chief_is_refused(tmp_path: Path) -> None:
+    chief, elsewhere = WorkerPositions(tmp_path / "chief"), WorkerPositions(tmp_path / "elsewhere")
+    chief.begin(7, {}, {})
+    chief.check_shared(lambda: 7, 1, FakeClock())
+    elsewhere.begin(6, {}, {})  # of an earlier job
+    clock = FakeClock()
+    before_s = clock.monotonic_s()
+    with pytest.raises(ConfigError, match=r"elsewhere', where worker 1 sees no session.*MONOLITH_STAGING_DIR"):
+        elsewhere.check_shared(lambda: 7, 1, clock)
+    assert clock.monotonic_s() - before_s >= 60
+
+
+def test_a_worker_waits_for_a_folder_that_shows_the_session_late(tmp_path: Path) -> None:
+    positions, calls = WorkerPositions(tmp_path), 0
+
+    def session() -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            positions.begin(8, {}, {})
+        return 8
+
+    positions.begin(7, {}, {})
+    positions.check_shared(session, 1, FakeClock())
+    assert calls == 4

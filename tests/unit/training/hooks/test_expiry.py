@@ -53,6 +53,16 @@ def test_a_run_keeps_only_the_rows_of_the_last_days() -> None:
     assert len(item) == 30 * 40  # without an expiry
 
 
+def test_the_memory_of_a_run_is_flat_over_many_expiry_periods() -> None:
+    made = estimator()
+    sizes = []
+    for first in range(0, 50, 10):  # 17 periods of 3 days
+        made.train([batch_of(day, rows=2000) for day in range(first, first + 10)], resume_data=False)
+        sizes.append(tables_of(made)["user"].memory_bytes)
+    assert sizes[0] > 3 * 2000 * 8, "the rows of three days need memory"
+    assert max(sizes[1:]) <= 1.02 * sizes[1], sizes  # an index grows until day 20
+
+
 def test_a_run_without_a_schedule_keeps_all_rows() -> None:
     made = estimator(feature_evict_every_n_hours=None)
     made.train([batch_of(day) for day in range(10)])

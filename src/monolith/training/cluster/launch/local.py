@@ -161,6 +161,9 @@ class LocalJob:
     # --- start and stop ---
 
     def __enter__(self) -> Self:
+        if self._is_stopping or any(process.popen is not None for process in self._processes):
+            state = "has been stopped" if self._is_stopping else "is running"
+            raise ClusterError(f"job {state}, expected a new one; create another LocalJob")
         try:
             self._start_all()
         except BaseException:

@@ -75,6 +75,7 @@ def server_settings(config: ClusterJobConfig, security: Security) -> ServerConfi
         force_expiry=config.run.checkpoint.force_expiry,
         evict_every_hours=None if evict_s is None else evict_s / 3600,
         memory_limit_bytes=None if limit_mb is None else limit_mb << 20,
+        when_full="evict_oldest" if config.cluster.ps.ps_memory_action == "evict_oldest" else None,
     )
 
 

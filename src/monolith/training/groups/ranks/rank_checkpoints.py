@@ -100,7 +100,8 @@ class FollowingCheckpointer(Checkpointer):
         saved = _saved(choice)
         if choice["is_dense_cleared"]:
             return restore_without_dense(saved, state, keep_step=self._settings.restore.continue_training)
-        return restore_all(saved, state, self._settings.restore.reload_alias_map)
+        settings = self._settings.restore
+        return restore_all(saved, state, settings.reload_alias_map, grows=settings.grow_nn)
 
     @override
     def load(self, state: TrainingState, checkpoint: Path | None = None) -> Restored | None:

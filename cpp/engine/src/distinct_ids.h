@@ -1,0 +1,131 @@
+// distinct_ids.h: the distinct ids among the occurrences of one part, and where their rows are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/index.h"
+#include "engine/row_store.h"
+#include "partition.h"
+#include "rows.h"
+
+namespace engine {
+
+inline constexpr std::uint32_t kNoRow = Index::kNoRow;
+
+// Where the row of a distinct id is, and the state of a running write to it.
+struct RowHandle {
+  std::uint32_t row = kNoRow;
+  Slot slot = kNoSlot;
+  std::uint32_t count = 0;  // occurrences in the call
+  bool is_new = false;      // made by the running write
+  bool leaves = false;      // to be removed again when the write is done
+  bool is_refused = false;  // its gradient was not finite
+};
+static_assert(sizeof(RowHandle) == 16);
+
+// Distinct ids are numbered in order of first occurrence.
+struct DistinctIds {
+  std::int64_t* ids = nullptr;       // by number
+  RowHandle* handles = nullptr;      // by number
+  std::uint32_t* numbers = nullptr;  // by occurrence
+  std::size_t count = 0;
+};
+
+// Memory that this thread keeps for its next search; and gives it back.
+std::size_t distinct_scratch_bytes() noexcept;
+void release_distinct_scratch() noexcept;
+// A table for `entries` numbers in this thread's scratch, all zero.
+template <class Number>
+Number* clear_numbers(std::size_t entries);
+
+// Searches ids [begin, end) in the index, whose home buckets were fetched.
+inline void find_handles(const Index& index, const DistinctIds& distinct, std::size_t begin, std::size_t end) {
+  constexpr std::size_t kStride = 64;
+  std::uint32_t overflowed[kStride];
+  for (std::size_t first = begin; first < end; first += kStride) {
+    std::size_t overflows = 0;
+    for (std::size_t i = first; i < std::min(end, first + kStride); ++i) {
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(distinct.ids[i]));
+      bool continues = false;
+      const Slot slot = index.find_at_home(distinct.ids[i], hash, continues);
+      RowHandle& handle = distinct.handles[i];
+      handle.slot = slot;
+      handle.row = slot == kNoSlot ? kNoRow : index.row(slot);
+      // Not in its home bucket, which is full: the next bucket is another line to wait for. Later, with the others.
+      overflowed[overflows] = static_cast<std::uint32_t>(i);
+      overflows += continues ? 1 : 0;
+      if (continues) prefetch(index.home(hash) + 1);
+    }
+    for (std::size_t k = 0; k < overflows; ++k) {
+      const std::size_t i = overflowed[k];
+      RowHandle& handle = distinct.handles[i];
+      handle.slot = index.find(distinct.ids[i], mix(static_cast<std::uint64_t>(distinct.ids[i])));
+      if (handle.slot != kNoSlot) handle.row = index.row(handle.slot);
+    }
+  }
+}
+
+// Numbers the distinct ids and searches each once. Three stages run one chunk apart, so that a line is fetched some
+// hundred nanoseconds before its use: number the ids and fetch the buckets of new ones; search these, with fetch(row);
+// use(number), for copies of the rows.
+template <class Number, class Fetch, class Use>
+void number_and_find(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Fetch&& fetch,
+                     Use&& use) {
+  constexpr std::size_t kChunk = 512;
+  const std::size_t entries = std::bit_ceil(2 * ids.size());
+  const std::size_t mask = entries - 1;
+  Number* const table = clear_numbers<Number>(entries);
+  std::size_t count = 0;
+  std::size_t searched = 0;  // distinct ids whose rows are known
+  std::size_t used = 0;
+  const auto use_all = [&](std::size_t end) __attribute__((always_inline)) {
+    for (std::size_t i = used; i < std::min(end, used + kAhead); ++i) fetch(distinct.handles[i].row);
+    for (; used < end; ++used) {
+      if (used + kAhead < end) fetch(distinct.handles[used + kAhead].row);
+      use(used);
+    }
+  };
+  for (std::size_t begin = 0; begin < ids.size(); begin += kChunk) {
+    const std::size_t known = count;
+    for (std::size_t i = begin; i < std::min(ids.size(), begin + kChunk); ++i) {
+      const std::int64_t id = ids[i];
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
+      // Neither the bits that choose the part, which are equal here, nor those that choose the bucket.
+      std::size_t at = (hash >> 32) & mask;
+      while (table[at] != 0 && distinct.ids[table[at] - 1] != id) at = (at + 1) & mask;
+      if (table[at] == 0) {
+        prefetch(index.home(hash));
+        table[at] = static_cast<Number>(count + 1);
+        distinct.ids[count] = id;
+        distinct.handles[count] = RowHandle{};
+        ++count;
+      }
+      const std::uint32_t number = table[at] - 1U;
+      distinct.numbers[i] = number;
+      ++distinct.handles[number].count;
+    }
+    use_all(searched);
+    find_handles(index, distinct, searched, known);
+    searched = known;
+  }
+  find_handles(index, distinct, searched, count);
+  use_all(count);
+  distinct.count = count;
+}
+
+template <class Fetch, class Use>
+void search_ids(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Fetch&& fetch,
+                Use&& use) {
+  distinct.count = 0;
+  if (ids.empty()) return;
+  // Numbers of two bytes keep the table in the first cache.
+  if (ids.size() < 0xFFFF) {
+    number_and_find<std::uint16_t>(index, ids, distinct, fetch, use);
+  } else {
+    number_and_find<std::uint32_t>(index, ids, distinct, fetch, use);
+  }
+}
+
+}  // namespace engine
