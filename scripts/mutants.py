@@ -354,7 +354,7 @@ class Runner:
             return "invalid", ()  # pytest found no test
         if status == 0:
             return "unnoticed", ()
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", self._log.read_text(), re.MULTILINE)
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", self._log.read_text(), re.MULTILINE)
         return "noticed", (failed[0] if failed else files[0],)
 
     def _run_pytest(self, arguments: list[str]) -> int | None:
