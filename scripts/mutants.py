@@ -30,7 +30,7 @@ import sys
 import threading
 import time
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -290,19 +290,18 @@ class Runner:
         """Return "noticed", "timeout", "unnoticed" or "invalid", and the tests that failed or took too long."""
         return self._judge_native(mutant) if mutant.is_native else self._judge_python(mutant)
 
-    def find_sound(self, tests: list[str]) -> list[str]:
-        """Return the tests that pass without a mutant."""
+    def find_sound(self, tests: list[str]) -> Iterator[list[str]]:
+        """Yield the tests that pass without a mutant, some at a time."""
         native = [each for each in tests if each.startswith("cpp:")]
         if native:
             self._build = self._build or NativeBuild()
             self._build.make(None, ["engine_tests"])
-        sound = [each for each in native if self._test((each,))[0] == "unnoticed"]
+        yield [each for each in native if self._test((each,))[0] == "unnoticed"]
         files = [each for each in tests if each not in native]
         for first in range(0, len(files), _BATCH):
             batch = files[first : first + _BATCH]
             is_sound = self._test(tuple(batch))[0] == "unnoticed"
-            sound += batch if is_sound else [each for each in batch if self._test((each,))[0] == "unnoticed"]
-        return sound
+            yield batch if is_sound else [each for each in batch if self._test((each,))[0] == "unnoticed"]
 
     def close(self) -> None:
         """End the process that hosts the tests."""
@@ -355,7 +354,7 @@ class Runner:
             return "invalid", ()  # pytest found no test
         if status == 0:
             return "unnoticed", ()
-        failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", self._log.read_text(), re.MULTILINE)
+        failed = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", self._log.read_text(), re.MULTILINE)
         return "noticed", (failed[0] if failed else files[0],)
 
     def _run_pytest(self, arguments: list[str]) -> int | None:
@@ -460,7 +459,8 @@ def _judge_all(mutants: list[Mutant], results: Results, jobs: int, listed: list[
 def _check_failed(mutants: list[Mutant], results: Results, runner: Runner) -> None:
     """Run the tests that failed without mutants; a mutant whose tests fail without it is invalid."""
     tests = sorted({test for each in mutants for test in results.failed(each)})
-    results.add_sound(runner.find_sound(tests))
+    for sound in runner.find_sound(tests):  # stored as they come: a run that is stopped resumes here too
+        results.add_sound(sound)
     for each in mutants:
         if broken := results.failed(each):
             print(f"tests fail without a mutant: {' '.join(broken)}", flush=True)

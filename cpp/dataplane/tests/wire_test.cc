@@ -107,6 +107,18 @@ TEST(Wire, ARequestOfAnyOtherLengthIsRefused) {
   EXPECT_THROW((void)parse_push(push.bytes(), kSmallShapes, true), engine::ConfigError);
 }
 
+TEST(Wire, ARequestIsNotReadPastItsEnd) {
+  const auto push = push_of(1, 1, {{0, {5}}}, -1.0F);
+  for (std::size_t bytes = 1; bytes < push.bytes().size(); ++bytes) {
+    try {
+      (void)parse_push(push.bytes().first(bytes), kSmallShapes, false);
+      ADD_FAILURE() << bytes;
+    } catch (const engine::ConfigError& error) {
+      EXPECT_EQ(std::string(error.what()).find("bytes more"), std::string::npos) << bytes << ": " << error.what();
+    }
+  }
+}
+
 TEST(Wire, AListThatCannotBeIsRefusedWithTheReason) {
   expect_refused<engine::ConfigError>(words({0, 0}), "names no table");
   expect_refused<engine::ConfigError>(words({3, 0, 0, 1, 0, 2, 0}), "names 3 tables, the server has 2");

@@ -58,7 +58,7 @@ def test_a_mutant_whose_test_fails_without_it_is_invalid(tmp_path: Path, monkeyp
     results = script.Results()
     results.add(good, "noticed", ("sound",), 1.0)
     results.add(bad, "noticed", ("broken",), 1.0)
-    script._check_failed([good, bad], results, SimpleNamespace(find_sound=lambda tests: [tests[-1]]))
+    script._check_failed([good, bad], results, SimpleNamespace(find_sound=lambda tests: [[tests[-1]]]))
     again = script.Results()
     assert (again.of(good), again.of(bad)) == ("noticed", "invalid")
     assert again.failed(good) == []

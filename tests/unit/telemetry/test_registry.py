@@ -15,6 +15,7 @@ from monolith.telemetry.names import (
     KAFKA_LAG_RECORDS,
     PS_CALL_SECONDS,
     PS_UP,
+    SERVING_REQUESTS_TOTAL,
     SERVING_ROWS_TOTAL,
     TABLE_ROWS,
     TRAIN_LOSS,
@@ -34,6 +35,15 @@ def parsed(text: str) -> dict[tuple[str, ...], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
+
+
+def test_only_a_counter_without_labels_has_a_value_before_the_first_one() -> None:
+    registry = Registry()
+    registry.declare(SERVING_ROWS_TOTAL, TRAIN_LOSS, TRAIN_STEP_SECONDS, SERVING_REQUESTS_TOTAL)
+    assert registry.value(SERVING_ROWS_TOTAL) == 0
+    assert registry.value(TRAIN_LOSS) is None
+    assert registry.value(TRAIN_STEP_SECONDS) is None
+    assert parsed(render(registry.samples())) == {("monolith_serving_rows_total",): 0.0}
 
 
 def test_counters_add_gauges_are_set_and_histograms_observe() -> None:
