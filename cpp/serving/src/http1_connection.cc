@@ -10,7 +10,7 @@ namespace serving {
 namespace {
 
 constexpr double kSlowestBytesPerS = 64 << 10;
-constexpr std::size_t kKeptBytes = 4 << 10;
+constexpr std::size_t kKeptInputBytes = 4 << 10;
 
 Clock::duration time_of(std::size_t bytes) {
   return std::chrono::duration_cast<Clock::duration>(
@@ -107,7 +107,7 @@ class Http1Connection final : public Connection {
       advance();
       return;
     }
-    if (in_.capacity() > kKeptBytes) in_.shrink_to_fit();
+    if (in_.capacity() > kKeptInputBytes) in_.shrink_to_fit();
     deadline_ = Clock::now() + io_.config().idle;
   }
 

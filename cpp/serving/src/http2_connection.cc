@@ -67,7 +67,7 @@ constexpr std::int32_t kConnectionWindow = 8 << 20;
 constexpr std::uint32_t kMaxFrame = 128 << 10;
 constexpr std::size_t kMostUnsent = 256 << 10;
 constexpr std::size_t kMaxSettings = 32;
-constexpr double kSlowestBytesPerS = 64 << 10;
+constexpr double kSlowestStreamBytesPerS = 64 << 10;
 
 nghttp2_nv make_header(std::string_view name, std::string_view value) {
   return {reinterpret_cast<std::uint8_t*>(const_cast<char*>(name.data())),
@@ -134,7 +134,7 @@ class Http2Connection final : public Connection {
       Clock::time_point deadline = stream->deadline;
       if (!stream->is_received) {
         deadline += std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(static_cast<double>(stream->in.size()) / kSlowestBytesPerS));
+            std::chrono::duration<double>(static_cast<double>(stream->in.size()) / kSlowestStreamBytesPerS));
       }
       if (now >= deadline) late.push_back(id);
     }

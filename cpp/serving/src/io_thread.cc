@@ -25,7 +25,7 @@ namespace {
 constexpr int kAcceptsPerTurn = 64;
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kReadsPerTurn = 4;
-constexpr std::size_t kKeptBytes = 16 << 10;  // an idle connection holds no larger buffer
+constexpr std::size_t kKeptOutputBytes = 16 << 10;  // an idle connection holds no larger buffer
 
 Clock::duration sweep_pause(const ServerConfig& config) {
   const Clock::duration second = std::chrono::seconds(1);
@@ -358,7 +358,7 @@ bool Connection::flush() {
   }
   sent_ = 0;
   out_.clear();
-  if (out_.capacity() > kKeptBytes) out_.shrink_to_fit();
+  if (out_.capacity() > kKeptOutputBytes) out_.shrink_to_fit();
   if (is_ending_) {
     if (tls_ != nullptr) {
       close();

@@ -91,14 +91,14 @@ int choose_http1(SSL*, const unsigned char** out, unsigned char* out_size, const
   return SSL_TLSEXT_ERR_NOACK;
 }
 
-class Stream final : public TlsStream {
+class OpensslStream final : public TlsStream {
  public:
-  Stream(SSL_CTX* context, int socket) : ssl_(openssl().SSL_new(context)) {
+  OpensslStream(SSL_CTX* context, int socket) : ssl_(openssl().SSL_new(context)) {
     if (ssl_ == nullptr) throw engine::Error("OpenSSL has no memory for a connection");
     openssl().SSL_set_fd(ssl_, socket);
     openssl().SSL_set_accept_state(ssl_);
   }
-  ~Stream() override { openssl().SSL_free(ssl_); }
+  ~OpensslStream() override { openssl().SSL_free(ssl_); }
 
   std::ptrdiff_t receive(char* data, std::size_t size) override {
     openssl().ERR_clear_error();
@@ -144,7 +144,7 @@ class Context final : public TlsContext {
     openssl().SSL_CTX_free(rest_);
   }
   [[nodiscard]] std::unique_ptr<TlsStream> accept(int socket, bool is_http2) const override {
-    return std::make_unique<Stream>(is_http2 ? grpc_ : rest_, socket);
+    return std::make_unique<OpensslStream>(is_http2 ? grpc_ : rest_, socket);
   }
 
  private:
