@@ -46,7 +46,7 @@ class _EagerRead(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, anchor: Tensor, tables: TableSet, bags: int | None, training: bool, *inputs: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.tables, ctx.bags = tables, bags
@@ -56,7 +56,7 @@ class _EagerRead(torch.autograd.Function):
         return tuple(tables.read_bags(inputs[:bags], inputs[bags:], keep_plan=training))
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         tables: TableSet = ctx.tables
         inputs, bags = ctx.saved_tensors, ctx.bags
