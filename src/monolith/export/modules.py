@@ -256,7 +256,7 @@ def _record_calls(
         calls[path] = _Call(inputs, options)
 
     hooks = [
-        each.register_forward_pre_hook(lambda _, args, kwargs, path=path: record(path, args, kwargs), with_kwargs=True)  # type: ignore[misc]
+        each.register_forward_pre_hook(lambda _, args, kwargs, path=path: record(path, args, kwargs), with_kwargs=True)
         for path, each in places.items()
     ]
     was_training = module.training

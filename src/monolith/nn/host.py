@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import DimensionMismatch
-from monolith.embedding import MultiTable, Table, TableSpec
+from monolith.embedding import MultiTable, RowPlan, Table, TableSpec
 from monolith.embedding.store import Ids, Rows
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -57,6 +57,7 @@ class HostTableSet(TableSet):
     ) -> None:
         super().__init__(specs, columns, torch.device("cpu"))
         self._store: RowStore = MultiTable(specs) if store is None else store
+        self._spare: list[RowPlan] = []
         self._names = list(self.specs)
         self._dims = {name: spec.dim for name, spec in self.specs.items()}
         dims = [self._dims[column.table] for column in self.columns]
@@ -87,7 +88,7 @@ class HostTableSet(TableSet):
         ]
         if count == 1 and isinstance(self._store, MultiTable):
             (column,), ((ids, bounds),) = self.columns, pairs
-            return _TablePlan(self._store[column.table], ids, bounds, column.mode, self._plan_pairs)
+            return _TablePlan(self._store[column.table], ids, bounds, column.mode, self._plan_pairs, self._spare)
         return self._plan_pairs(pairs)
 
     def _plan_pairs(self, pairs: Sequence[tuple[Ids, NDArray[np.int64]]]) -> _BagPlan:
@@ -152,7 +153,7 @@ class _StorePlan(ABC):
     ) -> None:
         self._store, self._dims, self._ids, self._counts = store, dims, ids, counts
 
-    def read(self) -> list[Tensor]:
+    def read(self, *, before_update: bool) -> list[Tensor]:
         return self._fill(self._store.pull(self._ids))
 
     def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
@@ -206,7 +207,11 @@ class _BagPlan(_StorePlan):
 
 
 class _TablePlan:
-    """Pooled rows of one column, by the calls of its table: no copy of the distinct rows is made."""
+    """Pooled rows of one column, by the calls of its table: no copy of the distinct rows is made.
+
+    A read before an update fills a ``RowPlan``, so that the update does not search the ids again. ``spare`` keeps the
+    memory of such plans from step to step.
+    """
 
     def __init__(
         self,
@@ -215,21 +220,29 @@ class _TablePlan:
         offsets: NDArray[np.int64],
         mode: Literal["sum", "mean"],
         plan_pairs: Callable[[Sequence[tuple[Ids, NDArray[np.int64]]]], _BagPlan],
+        spare: list[RowPlan],
     ) -> None:
         self._table, self._ids, self._offsets, self._mode = table, ids, offsets, mode
-        self._plan_pairs = plan_pairs
+        self._plan_pairs, self._spare = plan_pairs, spare
+        self._places: RowPlan | None = None
 
-    def read(self) -> list[Tensor]:
-        return [torch.from_numpy(self._table.lookup_pooled(self._ids, self._offsets, self._mode))]
+    def read(self, *, before_update: bool) -> list[Tensor]:
+        if before_update:
+            self._places = self._spare.pop() if self._spare else RowPlan()
+        rows = self._table.lookup_pooled(self._ids, self._offsets, self._mode, plan=self._places)
+        return [torch.from_numpy(rows)]
 
     def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
         return self._plan_pairs([(self._ids, self._offsets)]).sum_gradients(grads)
 
     def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
-        (gradient,) = grads
-        self._table.apply_pooled_gradients(
-            self._ids, self._offsets, _as_gradient(gradient), self._mode, time_s=time_s, step=step
-        )
+        rows = _as_gradient(grads[0])
+        if self._places is None:
+            self._table.apply_pooled_gradients(self._ids, self._offsets, rows, self._mode, time_s=time_s, step=step)
+            return
+        self._table.apply_planned_gradients(self._places, rows, time_s=time_s, step=step)
+        self._spare.append(self._places)
+        self._places = None
 
 
 class _RowPlan(_StorePlan):

@@ -1,4 +1,6 @@
-"""Custom operators of torch for reads and updates, so that ``torch.compile`` keeps one graph around a module.
+"""Reads whose derivative updates the tables: a function of autograd, and custom operators for ``torch.compile``.
+
+The operators let ``torch.compile`` keep one graph around a module.
 
 ``read_*`` returns rows; its derivative calls ``update_*``, which changes the tables and returns an empty gradient for
 the anchor. The tables are named by the number of their set. An ``update_*`` call is never removed from a graph,
@@ -12,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from monolith.nn.table_set import TableSet, table_set
 
@@ -20,14 +23,48 @@ __all__ = ["read_bags", "read_rows"]
 
 def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tensor], *, training: bool) -> list[Tensor]:
     """Return per column the pooled rows of its bags; differentiable when ``training``."""
-    rows: list[Tensor] = _read_bags(_anchor(tables, training), list(values), list(offsets), tables.number, training)
+    anchor = _anchor(tables, training)
+    if not torch.compiler.is_compiling():
+        return list(_EagerRead.apply(anchor, tables, len(values), training, *values, *offsets))  # type: ignore[no-untyped-call]
+    rows: list[Tensor] = _read_bags(anchor, list(values), list(offsets), tables.number, training)
     return rows
 
 
 def read_rows(tables: TableSet, ids: Sequence[Tensor], *, training: bool) -> list[Tensor]:
     """Return per column one row per id; differentiable when ``training``."""
-    rows: list[Tensor] = _read_rows(_anchor(tables, training), list(ids), tables.number, training)
+    anchor = _anchor(tables, training)
+    if not torch.compiler.is_compiling():
+        return list(_EagerRead.apply(anchor, tables, None, training, *ids))  # type: ignore[no-untyped-call]
+    rows: list[Tensor] = _read_rows(anchor, list(ids), tables.number, training)
     return rows
+
+
+class _EagerRead(torch.autograd.Function):
+    """The same without an operator, whose dispatch costs up to a millisecond per step.
+
+    The inputs are the values of all columns, then the offsets of ``bags`` columns; None = rows instead of bags.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, anchor: Tensor, tables: TableSet, bags: int | None, training: bool, *inputs: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.tables, ctx.bags = tables, bags
+        ctx.save_for_backward(*inputs)
+        if bags is None:
+            return tuple(tables.read_rows(inputs, keep_plan=training))
+        return tuple(tables.read_bags(inputs[:bags], inputs[bags:], keep_plan=training))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        tables: TableSet = ctx.tables
+        inputs, bags = ctx.saved_tensors, ctx.bags
+        if bags is None:
+            tables.update_rows(inputs, grads)
+        else:
+            tables.update_bags(inputs[:bags], inputs[bags:], grads)
+        return torch.zeros_like(tables.anchor), *[None] * (3 + len(inputs))
 
 
 def _anchor(tables: TableSet, training: bool) -> Tensor:

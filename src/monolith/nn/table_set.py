@@ -65,8 +65,8 @@ class GradientSink(Protocol):
 class Plan(Protocol):
     """One read of a module."""
 
-    def read(self) -> list[Tensor]:
-        """Return the output of every column."""
+    def read(self, *, before_update: bool) -> list[Tensor]:
+        """Return the output of every column; ``before_update`` prepares an update of the same rows."""
         ...
 
     def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
@@ -189,7 +189,7 @@ class TableSet(ABC):
             while len(self._plans) >= _KEPT_PLANS:
                 del self._plans[next(iter(self._plans))]
             self._plans[_key_of(inputs)] = (inputs, plan)  # the inputs stay alive, so no other tensor has their address
-        return plan.read()
+        return plan.read(before_update=keep_plan)
 
     def _update(
         self, make_plan: Callable[[Sequence[Tensor]], Plan], inputs: Sequence[Tensor], grads: Sequence[Tensor]

@@ -361,7 +361,7 @@ class GpuTable:
         state = [count, int(special[0]) if len(special) else -1, 0, 0]
         self._counters.copy_(torch.tensor(state, dtype=torch.int32))
         if self._is_copying:
-            self._copy_event.synchronize()  # type: ignore[no-untyped-call]
+            self._copy_event.synchronize()
         self._is_copying = False
         self._known_rows, self._rows_since, self._rows_since_copy = count, 0, 0
         del self._slabs[max(1, -(-count // (1 << self._slab_shift))) :]

@@ -109,7 +109,7 @@ class _GpuPlan:
     def __init__(self, parts: Sequence[_Part], columns: int) -> None:
         self._parts, self._columns = parts, columns
 
-    def read(self) -> list[Tensor]:
+    def read(self, *, before_update: bool) -> list[Tensor]:
         outputs: dict[int, Tensor] = {}
         for part in self._parts:
             rows = part.table.pool(part.found, part.offsets)
