@@ -78,7 +78,7 @@ def test_the_loop_loses_and_doubles_nothing_beyond_its_windows(tmp_path: Path) -
         pages.close()
         examples = wait_for_examples(loop, pages)
         wait_for_training(loop)
-        loop.processes["trainer"].end()
+        end_trainer(loop)
     check_impressions(loop, pages, kills["live"])
     check_examples(loop, pages, examples)
     check_training(tmp_path, pages, examples, kills)
@@ -113,6 +113,13 @@ def wait_for_training(loop: Loop) -> None:
         return bool(zero_since_s) and time.monotonic() - zero_since_s[0] > IDLE_S
 
     eventually(is_trained, timeout_s=180)
+
+
+def end_trainer(loop: Loop) -> None:
+    """Stop the trainer, which saves a last checkpoint; ``Loop.close`` would kill it after a time."""
+    trainer = loop.processes["trainer"]
+    trainer.terminate()
+    eventually(lambda: not trainer.is_running, timeout_s=180)
 
 
 def check_impressions(loop: Loop, pages: NumberedPages, killed_s: list[float]) -> None:

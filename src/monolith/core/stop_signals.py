@@ -47,5 +47,5 @@ def held_signals() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        for number in received:
-            signal.raise_signal(number)
+        for late in received:
+            signal.raise_signal(late)
