@@ -75,10 +75,10 @@ test-cpp: setup ## Run the C++ tests only
 	cmake --build $(BUILD) --target engine_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
 
-# Two processes per core, because many tests wait; each takes a whole file, so a file's servers are started once. The
+# One process per core; each takes a whole file, so a file's servers are started once. The
 # order stays: the long tests of processes come first, and short ones fill the end.
 test-python: setup ## Run the Python tests only
-	$(BIN)/python -m pytest -n $$(( 2 * $$(nproc) )) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs

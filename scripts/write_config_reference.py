@@ -69,7 +69,8 @@ from monolith.training.config.metrics import MetricsConfig
 from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
 from monolith.training.config.push import PushConfig
-from monolith.training.config.runtime import Accelerator, RuntimeConfig"""
+from monolith.training.config.runtime import Accelerator, RuntimeConfig
+from monolith.training.config.tables import TableMemoryConfig"""
 _PS_IMPORTS = """\
 from pathlib import Path
 from typing import TypedDict
@@ -101,6 +102,7 @@ _SECTIONS = (
     "gradient",
     "metrics",
     "runtime",
+    "tables",
     "publish",
     "push",
     "task",

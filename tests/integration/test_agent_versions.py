@@ -212,9 +212,8 @@ def test_a_new_leader_schedules_after_the_old_one_was_killed(
         fleet.agents[leader].send(signal.SIGKILL)
         fleet.agents[leader].wait()
         call("serving-client", "load", *common, "--model-name", "second", "--num-shard", "2")
-        took_s = wait_until(lambda: portal.state("second").publish, "a new leader schedules", 120)
+        wait_until(lambda: portal.state("second").publish, "a new leader schedules", 120)
         assert leader_of(session) != leader
-        assert took_s < 4 * SESSION_S
         port = next(agent.ports["agent_port"] for name, agent in fleet.agents.items() if name != leader)
         with AddressClient(f"127.0.0.1:{port}", timeout_s=30) as client:
             wait_until(

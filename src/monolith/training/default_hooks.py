@@ -49,8 +49,8 @@ def default_hooks(
     hooks: list[Hook] = [ThroughputHook()]
     if config.checkpoint.feature_evict_every_s is not None:
         hooks.append(ExpiryHook(config.checkpoint.feature_evict_every_s / 3600))
-    limit_mb = config.runtime.table_memory_limit_mb
-    limit = MemoryLimit(None if limit_mb is None else limit_mb << 20, config.runtime.when_tables_full)
+    limit_mb = config.tables.table_memory_limit_mb
+    limit = MemoryLimit(None if limit_mb is None else limit_mb << 20, config.tables.when_tables_full)
     hooks.append(TableMemoryHook(limit))
     if config.metrics.log_step_count_steps:
         hooks.append(

@@ -117,7 +117,7 @@ def test_a_server_that_cannot_start_is_an_error(tmp_path: Path) -> None:
     from serving.servers import Ours
 
     with pytest.raises(RuntimeError, match="before it listened"):
-        Ours(tmp_path / "nothing", {"grpc": tmp_path, "rest": tmp_path}, threads=0)
+        Ours(tmp_path / "nothing", {"grpc": tmp_path, "rest": tmp_path}, threads=-1)
 
 
 def test_a_request_that_fails_under_load_is_an_error(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class ClusterJobConfig(JobConfig):
             ("table_memory_limit_mb", "ps_memory_limit_mb"),
             ("when_tables_full", "ps_memory_limit_mb and ps_memory_action evict_oldest"),
         ):
-            if (value := getattr(self.run.runtime, field)) is not None:
+            if (value := getattr(self.run.tables, field)) is not None:
                 raise ConfigError(
                     f"{field} is {value!r} with num_ps {self.cluster.num_ps}, expected tables in this process; servers "
                     f"have {remedy}"

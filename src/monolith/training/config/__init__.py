@@ -15,6 +15,7 @@ from monolith.training.config.run import RunConfig
 from monolith.training.config.runner import RunnerConfig
 from monolith.training.config.runtime import RuntimeConfig
 from monolith.training.config.slow_start import slow_start_step
+from monolith.training.config.tables import TableMemoryConfig
 from monolith.training.config.tide import SaveTimer, TideWindow, is_available
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "RunConfig",
     "RunnerConfig",
     "RuntimeConfig",
+    "TableMemoryConfig",
     # old and outside
     "RETIRED",
     # time

@@ -219,8 +219,7 @@ class PsConfig:
     ps_memory_limit_mb: int | None = None
     """Memory in MiB that the tables of one server may take; None = no limit."""
     ps_memory_action: MemoryAction = "stop"
-    """When a server is nearly full: stop (save and end the job), evict (expired rows; stop if too few), evict_oldest
-    (each full table evicts its least recently updated rows; the job continues) or hold."""
+    """When a server is nearly full: stop the job, evict (expired rows, else stop), evict_oldest (any rows) or hold."""
 
     def __post_init__(self) -> None:
         check_bool(self, "partial_recovery", "force_shutdown_ps")

@@ -25,6 +25,7 @@ from monolith.training.config.push import PushConfig
 from monolith.training.config.retired import RETIRED
 from monolith.training.config.run_settings import RunSettings
 from monolith.training.config.runtime import RuntimeConfig
+from monolith.training.config.tables import TableMemoryConfig
 
 if TYPE_CHECKING:
     from monolith.training.config.runner import RunnerConfig
@@ -50,6 +51,7 @@ class RunConfig:
     gradient: GradientConfig = section(GradientConfig)
     metrics: MetricsConfig = section(MetricsConfig)
     runtime: RuntimeConfig = section(RuntimeConfig)
+    tables: TableMemoryConfig = section(TableMemoryConfig)
     publish: PublishConfig = section(PublishConfig)
     push: PushConfig = section(PushConfig)
     export: ExportConfig = section(ExportConfig, name="serving")

@@ -18,6 +18,7 @@ from monolith.training.config.pipeline import PipelineConfig
 from monolith.training.config.publish import PublishConfig
 from monolith.training.config.push import PushConfig
 from monolith.training.config.runtime import Accelerator, RuntimeConfig
+from monolith.training.config.tables import TableMemoryConfig
 
 __all__ = ["RunSettings"]
 
@@ -30,6 +31,7 @@ class RunSettings(TypedDict, total=False):
     gradient: GradientConfig
     metrics: MetricsConfig
     runtime: RuntimeConfig
+    tables: TableMemoryConfig
     publish: PublishConfig
     push: PushConfig
     export: ExportConfig
@@ -103,8 +105,6 @@ class RunSettings(TypedDict, total=False):
     deterministic: bool
     accelerator: Accelerator
     threads: int | None
-    table_memory_limit_mb: int | None
-    when_tables_full: WhenFull | None
     profile_some_steps_from: int | None
     profile_save_steps_interval: int
     controller_port: int | None
@@ -113,6 +113,8 @@ class RunSettings(TypedDict, total=False):
     only_feature_engineering: bool
     index: int
     num_workers: int
+    table_memory_limit_mb: int | None
+    when_tables_full: WhenFull | None
     publish_dir: str | Path | None
     publish_interval_s: float
     publish_flavour: Literal["serving", "durable"]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, get_args
 
 from monolith.core.config_sections import time_s
-from monolith.embedding.specs import WhenFull
 from monolith.training.config._checks import check_bool, check_choice, check_number, check_whole
 
 __all__ = ["Accelerator", "RuntimeConfig"]
@@ -26,11 +25,6 @@ class RuntimeConfig:
     """Device of the dense part: cpu or cuda."""
     threads: int | None = None
     """Threads of the engine and of dense math; None = one per core."""
-    table_memory_limit_mb: int | None = None
-    """Memory in MiB that the tables of this process may take together; None = only the ``max_bytes`` of each table."""
-    when_tables_full: WhenFull | None = None
-    """Reaction of a full table: refuse (new ids end the training) or evict_oldest (the least recently updated rows
-    leave); None = as the model declares, which is refuse by default."""
     profile_some_steps_from: int | None = None
     """Step at which the first trace of 10 steps begins; None = no traces."""
     profile_save_steps_interval: int = 5000
@@ -53,7 +47,5 @@ class RuntimeConfig:
         check_whole(self, "seed", "slow_start_steps", "index", "profile_some_steps_from")
         check_choice(self, "accelerator", get_args(Accelerator))
         check_whole(self, "threads", "profile_save_steps_interval", "num_workers", at_least=1)
-        check_whole(self, "table_memory_limit_mb", at_least=1)
-        check_choice(self, "when_tables_full", get_args(WhenFull))
         check_whole(self, "controller_port", at_most=65535)
         check_number(self, "max_slow_start_wait_s", at_least=0)

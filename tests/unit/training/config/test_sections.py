@@ -23,6 +23,7 @@ from monolith.training.config import (
     RunConfig,
     RunnerConfig,
     RuntimeConfig,
+    TableMemoryConfig,
 )
 from monolith.training.config.cluster import (
     AsynchronousMode,
@@ -39,6 +40,7 @@ SECTIONS = {
     "gradient": GradientConfig,
     "metrics": MetricsConfig,
     "runtime": RuntimeConfig,
+    "tables": TableMemoryConfig,
     "publish": PublishConfig,
     "push": PushConfig,
     "export": ExportConfig,
@@ -115,6 +117,7 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         "gradient",
         "metrics",
         "runtime",
+        "tables",
         "publish",
         "push",
         "cluster",
