@@ -7,7 +7,6 @@ parser of hiredis. Of sockets and numbers of keys per MGET the fastest is chosen
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +20,7 @@ from numpy.typing import NDArray
 
 from measure.results import PeerMissing
 from measure.timing import seconds_of
+from monolith.core.free_ports import free_port
 from ps.workload import DIM
 
 __all__ = ["RedisTable", "redis_program"]
@@ -54,7 +54,7 @@ class RedisTable:
         program = redis_program()
         self._folder = tempfile.TemporaryDirectory(prefix="bench-redis-")
         path = str(Path(self._folder.name) / "redis.sock")
-        port = _free_port()
+        port = free_port()
         arguments = ["--unixsocket", path, "--bind", "127.0.0.1", "--port", str(port)]
         arguments += ["--save", "", "--appendonly", "no", "--dir", self._folder.name, "--loglevel", "warning"]
         self._process = subprocess.Popen(
@@ -128,9 +128,3 @@ class RedisTable:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -7,7 +7,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from measure.results import PeerMissing
+from monolith.core.free_ports import free_port
 from serving.workload import MODEL
 
 __all__ = [
@@ -276,7 +276,7 @@ class Peer(_Process):
     def __init__(self, name: str, setting: Setting, model: Path, requests: Mapping[str, Path]) -> None:
         self.name = name
         self.setting = setting
-        port = _free_port()
+        port = free_port()
         command = ["-m", f"serving.{name}_peer", str(port), str(setting.workers)]
         if name == "litserve":
             command.append(str(setting.batch))
@@ -328,9 +328,3 @@ def first_request(path: Path) -> bytes:
 
 def _port(address: str) -> int:
     return int(address.rpartition(":")[2])
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

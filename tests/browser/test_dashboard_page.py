@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.core.free_ports import free_port
 from monolith.dashboard import DashboardServer, Scraper
 from monolith.dashboard.boxes import Explainer
 from monolith.dashboard.scraper import ScrapeTarget
 from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig
 from monolith.telemetry.page import MetricsPage
-from monolith.testing.processes.ps_processes import free_port
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium")

@@ -17,10 +17,10 @@ import monolith as mt
 import publishing_child as child
 from commands import Shell
 from fork_server import fork_context
+from monolith.core.free_ports import free_port
 from monolith.data.records.reader import read_records
 from monolith.export import export_model
 from monolith.testing.eventually import eventually
-from monolith.testing.processes.ps_processes import free_port
 from served_model import ServedModel
 
 LIMIT = 1e-6

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from monolith.core.free_ports import free_port
 
 _README = Path(__file__).parents[2] / "README.md"
 _PRELUDE = "import numpy as np\nimport monolith as mt\n"
@@ -23,19 +24,12 @@ def _blocks(after: str) -> list[tuple[str, str]]:
     return re.findall(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 @pytest.mark.skipif(shutil.which("curl") is None, reason="needs curl")
 def test_the_blocks_of_the_readme_train_export_and_serve_when_pasted_in_order(tmp_path: Path) -> None:
     blocks = _blocks("Train a model")
     python = _PRELUDE + "".join(text for language, text in blocks if language == "python")
     shell = "".join(text for language, text in blocks if language == "" and "monolith " in text)
-    port = str(_free_port())
+    port = str(free_port())
     shell = shell.replace("8501", port).replace(f"--rest-port {port} &", f"--port -1 --rest-port {port} &")
     script = f"set -e\ntrap 'kill $(jobs -p)' EXIT\n{shell}"
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"

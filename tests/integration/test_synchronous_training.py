@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from fork_server import fork_context
 from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import read_cut
 from monolith.core.clock import SystemClock
+from monolith.core.free_ports import free_port
 from monolith.embedding import MultiTable
 from monolith.embedding.snapshot import read_manifest, spec_of
 from monolith.ps import RemoteStore
@@ -36,9 +36,7 @@ TASK = f"{child.__file__}:Ranker"
 
 
 def start_ranks(size: int, action: Callable[..., Any], *args: Any) -> tuple[list[Any], list[Any]]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context = fork_context()
     processes, pipes = [], []
     for rank in range(size):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from commands import Shell
+from monolith.core.free_ports import free_port
 from monolith.data.records.messages import TfExample
 from monolith.data.records.tfrecord import TfRecordWriter
 from monolith.serving import Servable
@@ -93,9 +93,7 @@ def test_a_model_of_three_methods_is_trained_evaluated_exported_and_served(shell
 
 
 def test_ranks_read_each_record_of_a_task_once(shell: Shell) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     command = ["train", "--task", "ranker.py:Ranker", "--model-dir", "run", "--enable-sync-training", "--json"]
     ranks = [
         shell.start(

@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,17 +16,12 @@ from typer.testing import CliRunner
 from commands import Command, Shell, wait_until
 from monolith.cli import main as program
 from monolith.core.errors import MonolithError
+from monolith.core.free_ports import free_port
 from monolith.serving import Client
 
 _FOLDER = Path(__file__).parents[2] / "docs" / "tutorials"
 _PAGES = sorted(_FOLDER.glob("*.md"))
 _BLOCK = re.compile(r"^```(python|pycon|sh)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-
-
-def _free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
 
 
 def _is_served(model: str, port: str, token: str) -> bool:
@@ -50,7 +44,7 @@ class Reader:
         """Run every block of the page in order."""
         text = page.read_text()
         for port in sorted(set(re.findall(r"\b85\d\d\b", text))):
-            text = re.sub(rf"\b{port}\b", _free_port(), text)
+            text = re.sub(rf"\b{port}\b", str(free_port()), text)
         blocks = list(_BLOCK.finditer(text))
         assert blocks, page
         for block in blocks:

@@ -16,10 +16,10 @@ from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.delta_log import read_cut
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError
+from monolith.core.free_ports import free_port
 from monolith.embedding import MultiTable, Sgd, SliceSpec, TableSpec
 from monolith.sync import LocalRowLog, Publisher
 from monolith.testing.eventually import eventually
-from monolith.testing.processes.ps_processes import free_port
 
 SPEC = TableSpec("item", [SliceSpec(1, optimizer=Sgd(learning_rate=1.0))])
 

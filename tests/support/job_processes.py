@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from commands import Command, Shell
-from monolith.testing.processes.ps_processes import free_port
+from monolith.core.free_ports import free_port
 
 __all__ = ["JobProcesses"]
 

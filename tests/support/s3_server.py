@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
+
+from monolith.core.free_ports import free_port
 
 BUCKET = "bucket"
 _START_S = 60.0
@@ -33,9 +34,7 @@ def clear_s3_connections() -> None:
 @contextmanager
 def s3_server() -> Iterator[Mapping[str, str]]:
     """Run a server with an empty bucket; yield the environment variables of its clients."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     url = f"http://127.0.0.1:{port}"
     process = subprocess.Popen(
         [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],

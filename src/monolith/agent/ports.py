@@ -7,10 +7,10 @@ ports stay open until every port is chosen, so no port is chosen twice.
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Mapping
 
 from monolith.core.errors import ConfigError
+from monolith.core.free_ports import reserve_port
 
 __all__ = ["choose_ports", "environment_ports"]
 
@@ -75,18 +75,7 @@ def choose_ports(fields: Mapping[str, int | None]) -> dict[str, int]:
     with contextlib.ExitStack() as probes:
         for name, port in fields.items():
             while port is None or (port in owners and owners[port] != name):
-                port = _probe(probes)
+                port = reserve_port(probes, "")
             owners[port] = name
             chosen[name] = port
     return chosen
-
-
-def _probe(probes: contextlib.ExitStack) -> int:
-    """Return a port that no process listens on; it stays reserved until ``probes`` closes."""
-    try:
-        probe = probes.enter_context(socket.socket(socket.AF_INET, socket.SOCK_STREAM))
-        probe.bind(("", 0))
-    except OSError:
-        probe = probes.enter_context(socket.socket(socket.AF_INET6, socket.SOCK_STREAM))
-        probe.bind(("::", 0))
-    return int(probe.getsockname()[1])

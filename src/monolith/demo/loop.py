@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 import shutil
-import socket
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any, Self
 
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ServingError
+from monolith.core.free_ports import free_ports
 from monolith.core.stop_signals import held_signals
 from monolith.data.sources.urls import open_sink
 from monolith.demo.pages import Page, read_page
@@ -103,7 +103,7 @@ class _Ports:
     @classmethod
     def choose(cls) -> _Ports:
         """Return free ports."""
-        trainer, joiner, live, live_rest, batch, batch_rest, dashboard, *rest = _free_ports(7 + 2 * _SERVERS)
+        trainer, joiner, live, live_rest, batch, batch_rest, dashboard, *rest = free_ports(7 + 2 * _SERVERS)
         ps, ps_metrics = tuple(rest[:_SERVERS]), tuple(rest[_SERVERS:])
         return cls(trainer, joiner, live, live_rest, batch, batch_rest, dashboard, ps, ps_metrics)
 
@@ -334,12 +334,3 @@ def _is_served(address: str) -> bool:
 
 def _local(port: int) -> str:
     return f"127.0.0.1:{port}"
-
-
-def _free_ports(count: int) -> list[int]:
-    """Return free ports; all sockets stay open until the last is bound, so the ports differ."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]

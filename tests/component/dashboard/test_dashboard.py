@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.core.errors import ClusterError, ConfigError
+from monolith.core.free_ports import free_port
 from monolith.dashboard import DashboardServer, Scraper
 from monolith.dashboard.boxes import Explainer, Predictor
 from monolith.dashboard.charts import CHARTS, ROLES, compute_series, find_role, quantile
@@ -27,7 +28,6 @@ from monolith.telemetry import names
 from monolith.telemetry.page import MetricsPage
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.linear_server import LinearServer
-from monolith.testing.processes.ps_processes import free_port
 
 CHART = {chart.id: chart for chart in CHARTS}
 

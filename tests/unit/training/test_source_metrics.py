@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import counting_model
+from monolith.core.free_ports import free_port
 from monolith.data import Framing
 from monolith.data.records.reader import RecordReader
 from monolith.data.sources.event_log.topic import Topic
 from monolith.data.sources.event_log.writer import LogWriter
-from monolith.testing.processes.ps_processes import free_port
 from monolith.training.config.job import JobConfig
 from monolith.training.hooks import Hook
 from monolith.training.runner import Job

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,18 +14,12 @@ from types import TracebackType
 from typing import Self
 
 from monolith.core.errors import ClusterError
+from monolith.core.free_ports import free_port
 
-__all__ = ["PsProcess", "free_port"]
+__all__ = ["PsProcess"]
 
 _PROGRAM = (sys.executable, "-c", "from monolith.cli.main import main; main()")
 _LAST_LINES = 200
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port without a listener."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
 
 
 class PsProcess:

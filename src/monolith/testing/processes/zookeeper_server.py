@@ -16,6 +16,7 @@ from types import TracebackType
 
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ConnectionFailed
+from monolith.core.free_ports import free_port
 
 __all__ = ["REQUIRED", "ZooKeeperServer", "why_no_zookeeper"]
 
@@ -50,12 +51,6 @@ def _missing_part() -> str | None:
     return None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 class ZooKeeperServer:
     """One server with a separate folder; also a context manager.
 
@@ -68,7 +63,7 @@ class ZooKeeperServer:
         self._clock = clock or SystemClock()
         self._folder = Path(tempfile.mkdtemp(prefix="zookeeper-"))
         self._tick_ms = tick_ms
-        self._port = _free_port()
+        self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
