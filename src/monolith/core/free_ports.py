@@ -1,6 +1,7 @@
 """Free ports for processes that start later. Outgoing connections of other processes do not take them in between.
 
-The system gives outgoing connections ports of one range. A port below that range stays free until a server listens on it.
+The system gives outgoing connections ports of one range. A port below that range stays free until a server
+listens on it.
 """
 
 from __future__ import annotations
