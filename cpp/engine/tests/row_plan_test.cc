@@ -3,12 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
 #include <memory>
 #include <random>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -181,7 +183,7 @@ class Pair {
       if (batch.pooling == Pooling::kNone) job.counts = batch.counts;
       Table::apply_all({&job, 1}, *pool_);
     }
-    ASSERT_EQ(std::memcmp(outs[0].data(), outs[1].data(), outs[0].size() * sizeof(float)), 0);
+    ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(outs[0])), std::as_bytes(std::span(outs[1]))));
     ASSERT_EQ(founds[0], founds[1]);
   }
 

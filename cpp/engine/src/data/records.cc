@@ -50,18 +50,25 @@ class Pool {
     return data;
   }
 
+  // A full pool frees its oldest buffers first, so sizes that nobody asks for any more do not stay.
   void give_back(std::byte* data, std::size_t capacity) noexcept {
-    {
-      const std::lock_guard lock(mutex_);
-      if (!kChecksMemory && held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
-        free_.push_back({data, capacity});  // within the reserve: cannot throw
-        held_ += capacity;
-        forbid(data, capacity);
-        return;
+    Free freed{};
+    do {
+      freed = {data, capacity};
+      if (const std::lock_guard lock(mutex_); !kChecksMemory && capacity <= kMostBytes) {
+        if (held_ + capacity <= kMostBytes && free_.size() < kMostBuffers) {
+          free_.push_back(freed);  // within the reserve: cannot throw
+          held_ += capacity;
+          forbid(data, capacity);
+          return;
+        }
+        freed = free_.front();
+        free_.erase(free_.begin());
+        held_ -= freed.capacity;
       }
-    }
-    allow(data, capacity);
-    ::operator delete(data, alignment(capacity));
+      allow(freed.data, freed.capacity);
+      ::operator delete(freed.data, alignment(freed.capacity));
+    } while (freed.data != data);
   }
 
   std::size_t held() noexcept {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
@@ -173,6 +174,18 @@ TEST(FramingTest, hostile_sizes_are_refused_before_memory_is_taken) {
   const std::size_t before = Buffer::pooled_bytes();
   EXPECT_NE(error_of(none, words({kMaxFrameBytes, 1})).find("it needs at least 1073741832"), std::string::npos);
   EXPECT_LT(Buffer::pooled_bytes(), before + (1 << 20));
+}
+
+TEST(BufferTest, a_pool_full_of_one_size_takes_another_size) {
+  {
+    std::vector<std::shared_ptr<Buffer>> many(300);
+    for (auto& buffer : many) buffer = Buffer::take(1 << 12);
+  }
+  if (Buffer::pooled_bytes() == 0) GTEST_SKIP() << "buffers are not pooled under the address sanitizer";
+  Buffer::take(1 << 20).reset();
+  const std::size_t held = Buffer::pooled_bytes();
+  const std::shared_ptr<Buffer> buffer = Buffer::take(1 << 20);
+  EXPECT_EQ(Buffer::pooled_bytes(), held - (1 << 20));
 }
 
 TEST(FramingTest, records_before_a_bad_one_are_given_first) {
