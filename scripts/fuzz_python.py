@@ -117,7 +117,7 @@ def _has_defaults(kind: type[Record]) -> bool:
 
 
 class StreamMessage:
-    """Messages of a feed, one per execution: a damaged transfer raises ``ArtifactError``, a sound one completes its cut.
+    """Messages of a feed, one per execution: a damaged transfer raises ``ArtifactError``, a sound one completes a cut.
 
     A damaged message comes at any place of a transfer. The next transfer starts after a refusal or after the last
     message.
