@@ -1,7 +1,8 @@
-"""Measures training beside plain PyTorch: ``monolith bench train [--case C] [--quick]``.
+"""Measures training beside plain PyTorch: ``monolith bench train [--case C] [--quick] [--profile FILE]``.
 
 Prints one JSON object per case on standard output. Each group runs in a process of its own, so that its memory goes
-back to the machine in between. See docs/guide/benchmarks.md.
+back to the machine in between. ``--profile`` also writes a trace of ten steps, with the calls of the engine and of
+torch. See docs/guide/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ GROUPS: dict[str, Group] = {
 
 def main() -> int:
     environment = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
-    return Benchmark("train", __file__, __doc__, GROUPS, environment).main()
+    return Benchmark("train", __file__, __doc__, GROUPS, environment, can_profile=True).main()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ A benchmark NAME is a package of that name beside this one: ``NAME.workload`` ha
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import importlib
 import os
 import signal
@@ -45,6 +46,8 @@ class Benchmark:
     groups: Mapping[str, Group]
     environment: Mapping[str, str]
     """Variables that the child processes get."""
+    can_profile: bool = False
+    """Whether ``--profile`` is an option; its sizes then have a field ``profile``."""
 
     def main(self) -> int:
         """Run what the command line asks for, and return the exit status."""
@@ -53,11 +56,13 @@ class Benchmark:
         parser.add_argument("--case", action="append", choices=known, help="only this case; may be given several times")
         parser.add_argument("--quick", action="store_true", help="smaller sizes; done within 60 seconds")
         parser.add_argument("--group", choices=self.groups, help=argparse.SUPPRESS)  # set for the child processes
+        if self.can_profile:
+            parser.add_argument("--profile", metavar="FILE", help="write a trace of some steps, for chrome://tracing")
         arguments = parser.parse_args()
         default = [case for group in self.groups.values() if group.is_default for case in group.cases]
         wanted = arguments.case or default
         if arguments.group:
-            self._run_group(self.groups[arguments.group], wanted, arguments.quick)
+            self._run_group(self.groups[arguments.group], wanted, arguments)
             return 0
         broken = [name for name, group in self.groups.items() if not self._run_child(name, group, wanted, arguments)]
         if broken:
@@ -73,9 +78,11 @@ class Benchmark:
         command += [part for case in cases for part in ("--case", case)]
         if arguments.quick:
             command.append("--quick")
+        if self.can_profile and arguments.profile:
+            command += ["--profile", arguments.profile]
         return subprocess.run(command, env={**os.environ, **self.environment}, check=False).returncode == 0
 
-    def _run_group(self, group: Group, cases: Sequence[str], quick: bool) -> None:
+    def _run_group(self, group: Group, cases: Sequence[str], arguments: argparse.Namespace) -> None:
         """Measure the cases and print their lines. Whatever a peer prints goes to standard error."""
         signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # servers are ended on the way out
         with os.fdopen(os.dup(1), "w") as out:
@@ -84,7 +91,9 @@ class Benchmark:
                 os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-group.cores :])
             workload = importlib.import_module(f"{self.name}.workload")
             results = importlib.import_module(f"{self.name}.results")
-            sizes = workload.QUICK if quick else workload.FULL
+            sizes = workload.QUICK if arguments.quick else workload.FULL
+            if self.can_profile and arguments.profile:
+                sizes = dataclasses.replace(sizes, profile=arguments.profile)
             module, function = group.function.split(".")
             measure: Callable[[Sequence[str], Any], Iterator[Result]] = getattr(
                 importlib.import_module(f"{self.name}.{module}"), function

@@ -27,11 +27,25 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     progress(f"filling {sizes.ids:,} rows")
     ours = Ours(workload, examples)
     ours.fill(workload)
+    if sizes.profile is not None:
+        _write_trace(ours, sizes.profile)
     if "deepfm_torch" in cases:
         yield _beside_torch(ours, workload, examples)
     if "overhead_share" in cases:
         progress("overhead_share")
         yield _overhead(ours, examples, sizes)
+
+
+def _write_trace(ours: Ours, path: str) -> None:
+    """Write ten steps as a trace of Chrome: the calls of torch, and the engine's parts of a step as spans."""
+    ours.steps(0, 10)
+    with (
+        engine_timed(ours.model.embedder, torch.profiler.record_function),
+        torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as trace,
+    ):
+        ours.steps(10, 10)
+    trace.export_chrome_trace(path)
+    progress(f"wrote a trace to {path}")
 
 
 def _beside_torch(ours: Ours, workload: Workload, examples: Sequence[Example]) -> Result:

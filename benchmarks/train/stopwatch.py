@@ -4,29 +4,37 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, TypeAlias
 
 from monolith import _native
 from monolith.features import Embedder
 
 __all__ = ["PARTS", "Stopwatch", "engine_timed"]
 
+Span: TypeAlias = Callable[[str], AbstractContextManager[Any]]
+
 PARTS = ("plan", "pull", "pool", "scatter", "push")
 
 
 class Stopwatch:
-    """Seconds of each part, added up."""
+    """Seconds of each part, added up.
 
-    def __init__(self) -> None:
+    Args:
+        span: Makes a context for each call of a part, by its name.
+    """
+
+    def __init__(self, span: Span = lambda _: nullcontext()) -> None:
         self.seconds = dict.fromkeys(PARTS, 0.0)
+        self._span = span
 
     def timed(self, part: str, call: Callable[..., Any]) -> Callable[..., Any]:
         """Return ``call`` with its seconds added to ``part``."""
 
         def run(*arguments: Any) -> Any:
             start = time.perf_counter()
-            result = call(*arguments)
+            with self._span(part):
+                result = call(*arguments)
             self.seconds[part] += time.perf_counter() - start
             return result
 
@@ -45,6 +53,17 @@ class _TimedPlan:
         return getattr(self._plan, name)
 
 
+class _TimedRows:
+    """Rows of a plan whose pull and push are timed."""
+
+    def __init__(self, rows: _native.StepRows, watch: Stopwatch) -> None:
+        self._pull = watch.timed("pull", rows.pull)
+        self.push = watch.timed("push", rows.push)
+
+    def pull(self, plan: _TimedPlan, rows: Any) -> None:
+        self._pull(plan._plan, rows)
+
+
 class _TimedKernel:
     def __init__(self, kernel: _native.Layouts, watch: Stopwatch) -> None:
         self._plan = watch.timed("plan", kernel.plan)
@@ -55,14 +74,18 @@ class _TimedKernel:
 
 
 @contextmanager
-def engine_timed(embedder: Embedder) -> Iterator[Stopwatch]:
-    """Time the native calls that ``embedder`` and its tables make."""
-    watch = Stopwatch()
-    kernel, lookup, apply = embedder._kernel, _native.lookup_all, _native.apply_all
+def engine_timed(embedder: Embedder, span: Span = lambda _: nullcontext()) -> Iterator[Stopwatch]:
+    """Time the native calls that ``embedder`` and its tables make; see ``Stopwatch`` for ``span``."""
+    watch = Stopwatch(span)
+    spare = embedder.store._spare_rows
+    kernel, step_rows = embedder._kernel, _native.StepRows
+    kept = dict(spare)
+    spare.clear()
     embedder._kernel = _TimedKernel(kernel, watch)  # type: ignore[assignment]
-    _native.lookup_all = watch.timed("pull", lookup)
-    _native.apply_all = watch.timed("push", apply)
+    _native.StepRows = lambda tables: _TimedRows(step_rows(tables), watch)  # type: ignore[assignment,misc]
     try:
         yield watch
     finally:
-        embedder._kernel, _native.lookup_all, _native.apply_all = kernel, lookup, apply
+        embedder._kernel, _native.StepRows = kernel, step_rows  # type: ignore[misc]
+        spare.clear()
+        spare.update(kept)

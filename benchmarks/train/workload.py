@@ -43,6 +43,8 @@ class Sizes:
     """Distinct batches, cycled."""
     threads: int = 2
     quick: bool = False
+    profile: str | None = None
+    """File for a trace of some steps; None = no trace."""
 
     @property
     def ids_per_feature(self) -> int:

@@ -12,6 +12,7 @@
 #include "engine/data/assembler.h"
 #include "engine/error.h"
 #include "engine/layout/layouts.h"
+#include "engine/layout/step_rows.h"
 #include "engine/table.h"
 #include "module.h"
 
@@ -21,6 +22,7 @@ using namespace nb::literals;
 using engine::layout::Layouts;
 using engine::layout::MatrixView;
 using engine::layout::StepPlan;
+using engine::layout::StepRows;
 
 namespace {
 
@@ -157,6 +159,25 @@ void gather(const StepPlan& plan, const std::vector<std::shared_ptr<engine::Tabl
   plan.pool(row_views, output_views, *shared_pool());
 }
 
+void pull(StepRows& step_rows, std::shared_ptr<StepPlan> plan, nb::sequence rows) {
+  const auto all_rows = arrays_of<Matrix<float>>(rows, "the rows of table", "writable float32 with two dimensions");
+  const auto row_views = views_of(all_rows);
+  nb::gil_scoped_release unlocked;
+  step_rows.pull(std::move(plan), row_views, *shared_pool());
+}
+
+void push(StepRows& step_rows, nb::sequence grads, nb::sequence learning_rates, std::uint32_t time_s,
+          std::int64_t step) {
+  const auto all_grads = arrays_of<Matrix<const float>>(grads, "the gradient of table", "float32 with two dimensions");
+  const auto all_rates =
+      arrays_of<Vector<const float>>(learning_rates, "the learning rates of table", "float32 with one dimension");
+  const auto grad_views = views_of(all_grads);
+  std::vector<std::span<const float>> rates;
+  for (const auto& each : all_rates) rates.push_back(each.is_valid() ? as_span(each) : std::span<const float>());
+  nb::gil_scoped_release unlocked;
+  step_rows.push(grad_views, rates, time_s, step, *shared_pool());
+}
+
 std::vector<double> scatter(const StepPlan& plan, nb::sequence grads, nb::sequence rows) {
   const auto all_grads = arrays_of<Matrix<const float>>(grads, "the gradient of output", "float32 with two dimensions");
   const auto all_rows = arrays_of<Matrix<float>>(rows, "the gradient of table", "writable float32 with two dimensions");
@@ -208,6 +229,16 @@ void bind_layouts(nb::module_& m) {
            nb::sig("def scatter(self, grads: collections.abc.Sequence[typing.Any], "
                    "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),
            "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.");
+  nb::class_<StepRows>(m, "StepRows", "The rows of a plan's ids in its tables: pulled, then pushed once.")
+      .def(nb::init<std::vector<std::shared_ptr<engine::Table>>>(), "tables"_a)
+      .def("pull", &pull, "plan"_a, "rows"_a,
+           nb::sig("def pull(self, plan: StepPlan, rows: collections.abc.Sequence[typing.Any]) -> None"),
+           "Copy one row per unique id of each table into the rows (unique ids, dim).")
+      .def("push", &push, "grads"_a, "learning_rates"_a, "time_s"_a, "step"_a,
+           nb::sig("def push(self, grads: collections.abc.Sequence[typing.Any], "
+                   "learning_rates: collections.abc.Sequence[typing.Any], time_s: int, step: int) -> None"),
+           "Take one optimizer step per unique id of the last pull, without a second search.")
+      .def_prop_ro("memory_bytes", &StepRows::memory_bytes, "Bytes that it keeps.");
   nb::class_<Layouts>(m, "Layouts", "How rows of tables become the tensors of a model.")
       .def("__init__", &make_layouts, "table_dims"_a, "features"_a, "parts"_a, "output_widths"_a,
            "id_transforms"_a = std::vector<TransformTuple>{})

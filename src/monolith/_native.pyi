@@ -573,6 +573,11 @@ class Rows:
 
     def shuffle(self, seed: int) -> None: ...
 
+    def copy_in_order(self, most: int) -> list[Rows]:
+        """
+        Return copies of the rows in pieces of at most ``most``, each piece together in memory.
+        """
+
     def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
         """The random seed of each row."""
 
@@ -954,6 +959,25 @@ class StepPlan:
         """
         Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.
         """
+
+class StepRows:
+    """The rows of a plan's ids in its tables: pulled, then pushed once."""
+
+    def __init__(self, tables: Sequence[Table]) -> None: ...
+
+    def pull(self, plan: StepPlan, rows: Sequence[Any]) -> None:
+        """
+        Copy one row per unique id of each table into the rows (unique ids, dim).
+        """
+
+    def push(self, grads: Sequence[Any], learning_rates: Sequence[Any], time_s: int, step: int) -> None:
+        """
+        Take one optimizer step per unique id of the last pull, without a second search.
+        """
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes that it keeps."""
 
 class Layouts:
     """How rows of tables become the tensors of a model."""

@@ -261,6 +261,8 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   with_width(schema.dim(), [&](auto width) { step = collect_rows(group, job, width); });
   const Backward backward(table_);
   for (std::size_t i = 0; i < std::min(kAhead, step.count); ++i) prefetch_row(step.rows[i], schema.row_bytes());
+  // The first buckets that `finish` stamps: a plan has not touched them in this call.
+  for (std::size_t i = 0; i < std::min(kAhead, distinct_.count); ++i) part_.index.fetch(distinct_.handles[i].slot);
   for (std::size_t begin = 0; begin < step.count; begin += kStride) {
     RowBatch batch{.count = std::min(kStride, step.count - begin),
                    .end = step.count - begin,

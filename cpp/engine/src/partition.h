@@ -51,6 +51,7 @@ class Partition {
   [[nodiscard]] std::size_t begin(std::size_t part) const noexcept { return begin_[part]; }
   // All occurrences, in order of parts.
   [[nodiscard]] std::span<const std::int64_t> ids() const noexcept { return {ids_, begin_[kParts]}; }
+  [[nodiscard]] const std::uint32_t* targets() const noexcept { return targets_; }
   [[nodiscard]] std::span<const PartitionPiece> pieces() const noexcept { return pieces_; }
   // The part of each id of the call. Not for Pooling::kFirst.
   [[nodiscard]] const std::uint8_t* parts() const noexcept { return parts_; }

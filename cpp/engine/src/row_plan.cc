@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <shared_mutex>
 
 #include "engine/table.h"
@@ -18,6 +19,16 @@ namespace {
 // Ids whose values are located before they are read.
 constexpr std::size_t kBlockIds = 256;
 constexpr std::size_t kValuesAhead = 24;
+// Distinct ids whose buckets are fetched together, and whose rows are read together.
+constexpr std::size_t kStride = 64;
+constexpr std::size_t kReadIds = 1024;
+// Parts that one piece of work searches: enough of them for a few strides of distinct ids.
+constexpr std::size_t kMostParts = 16;
+constexpr std::size_t kSearchIds = 128;
+
+std::size_t parts_together(std::size_t ids) {
+  return std::bit_floor(std::clamp<std::size_t>(kSearchIds * kParts / std::max<std::size_t>(1, ids), 1, kMostParts));
+}
 
 }  // namespace
 
@@ -36,6 +47,20 @@ std::size_t RowPlan::memory_bytes() const noexcept {
          content.handles.bytes() + content.numbers.bytes() + content.values.bytes();
 }
 
+template <class Width>
+void Table::read_values(const std::byte* row, std::int64_t id, float* out, std::span<const float> scales,
+                        Width width) const {
+  if (row != nullptr && schema_.is_plain()) {
+    copy_row(out, reinterpret_cast<const float*>(row), width);
+  } else if (row != nullptr) {
+    schema_.read(row, out, scales);
+  } else if (config_.miss_is_initial) {
+    schema_.read_initial(id, out, scales);
+  } else {
+    std::fill_n(out, width.value, 0.0F);
+  }
+}
+
 void Table::plan_part(RowPlan& plan, std::size_t number) const {
   RowPlan::Content& content = *plan.content_;
   DistinctIds& distinct = content.parts[number];
@@ -43,8 +68,7 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
   if (group.ids.empty()) return;
   const Part& part = *parts_[number];
   float* const values = content.values_of(number, schema_.dim());
-  const bool is_plain = schema_.is_plain();
-  const std::vector<float> scales = is_plain ? std::vector<float>() : this->scales();
+  const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
   const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
   const std::shared_lock lock(part.mutex);
   content.moves[number] = part.index.moves();
@@ -55,19 +79,80 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
           if (row != kNoRow) prefetch_row(part.rows.at(row), bytes);
         },
         [&](std::size_t i) __attribute__((always_inline)) {
-          float* out = values + i * width.value;
           const std::uint32_t row = distinct.handles[i].row;
-          if (row != kNoRow && is_plain) {
-            copy_row(out, reinterpret_cast<const float*>(part.rows.at(row)), width);
-          } else if (row != kNoRow) {
-            schema_.read(part.rows.at(row), out, scales);
-          } else if (config_.miss_is_initial) {
-            schema_.read_initial(distinct.ids[i], out, scales);
-          } else {
-            std::fill_n(out, width.value, 0.0F);
-          }
+          read_values(row == kNoRow ? nullptr : part.rows.at(row), distinct.ids[i], values + i * width.value, scales,
+                      width);
         });
   });
+  if (image_) image_->check_whole();  // a file that was cut off gives zeros
+}
+
+void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t end) const {
+  RowPlan::Content& content = *job.plan->content_;
+  const Partition& grouped = content.grouped;
+  const std::size_t last = grouped.begin(end);
+  if (grouped.begin(begin) == last) return;
+  // In falling order, as every thread that takes several parts.
+  std::array<std::shared_lock<SharedMutex>, kMostParts> locks;
+  for (std::size_t part = end; part-- > begin;) {
+    content.parts[part].count = grouped.group(part).ids.size();
+    if (content.parts[part].count == 0) continue;
+    locks[part - begin] = std::shared_lock(parts_[part]->mutex);
+    content.moves[part] = parts_[part]->index.moves();
+  }
+  const std::int64_t* const ids = grouped.ids().data();
+  const std::uint32_t* const targets = grouped.targets();
+  RowHandle* const handles = content.handles.get(0);
+  const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
+  const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
+  std::array<const std::byte*, kReadIds> rows;
+  std::array<const Part*, kStride> owners;
+  std::array<std::uint64_t, kStride> hashes;
+  std::array<std::uint32_t, kStride> overflowed;
+  std::size_t number = begin;  // part of the current id
+  for (std::size_t first = grouped.begin(begin); first < last; first += kReadIds) {
+    const std::size_t count = std::min(kReadIds, last - first);
+    for (std::size_t from = 0; from < count; from += kStride) {
+      const std::size_t some = std::min(kStride, count - from);
+      const std::size_t at = first + from;
+      for (std::size_t i = 0; i < some; ++i) {
+        while (at + i >= grouped.begin(number + 1)) ++number;
+        content.ids.get(0)[at + i] = ids[at + i];
+        content.numbers.get(0)[at + i] = static_cast<std::uint32_t>(at + i - grouped.begin(number));
+        owners[i] = parts_[number].get();
+        hashes[i] = mix(static_cast<std::uint64_t>(ids[at + i]));
+        prefetch(owners[i]->index.home(hashes[i]));
+      }
+      const auto note = [&](std::size_t i, Slot slot) __attribute__((always_inline)) {
+        const std::uint32_t row = slot == kNoSlot ? kNoRow : owners[i]->index.row(slot);
+        handles[at + i] = {.row = row, .slot = slot, .count = 1};
+        rows[from + i] = row == kNoRow ? nullptr : owners[i]->rows.at(row);
+      };
+      std::size_t overflows = 0;
+      for (std::size_t i = 0; i < some; ++i) {
+        bool continues = false;
+        note(i, owners[i]->index.find_at_home(ids[at + i], hashes[i], continues));
+        // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
+        overflowed[overflows] = static_cast<std::uint32_t>(i);
+        overflows += continues ? 1 : 0;
+      }
+      for (std::size_t k = 0; k < overflows; ++k) {
+        prefetch(owners[overflowed[k]]->index.home(hashes[overflowed[k]]) + 1);
+      }
+      for (std::size_t k = 0; k < overflows; ++k) {
+        const std::size_t i = overflowed[k];
+        note(i, owners[i]->index.find(ids[at + i], hashes[i]));
+      }
+    }
+    for (std::size_t i = 0; i < std::min(kAhead, count); ++i) prefetch_row(rows[i], bytes);
+    with_width(schema_.dim(), [&](auto width) {
+      for (std::size_t i = 0; i < count; ++i) {
+        if (i + kAhead < count) prefetch_row(rows[i + kAhead], bytes);
+        read_values(rows[i], ids[first + i], job.out + targets[first + i] * width.value, scales, width);
+        if (job.found != nullptr) job.found[targets[first + i]] = rows[i] != nullptr;
+      }
+    });
+  }
   if (image_) image_->check_whole();  // a file that was cut off gives zeros
 }
 
@@ -149,18 +234,33 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
     grouped.push_back(&content.grouped);
   }
   Partition::group_all(calls, grouped, pool);
+  struct Search {
+    const LookupJob* job;
+    std::size_t begin;  // parts
+    std::size_t end;
+  };
+  std::vector<Search> searches;
   std::vector<PlannedPiece> pieces;
   for (const LookupJob* job : jobs) {
     RowPlan::Content& content = *job->plan->content_;
-    content.reserve(job->table->schema_.dim());
+    content.reserve(job->is_distinct ? 0 : job->table->schema_.dim());
     content.offsets.assign(job->bags.offsets.begin(), job->bags.offsets.end());
     content.bags = job->bags;
     content.bags.ids = content.grouped.ids();
     content.bags.offsets = content.offsets;
+    const std::size_t together = job->is_distinct ? parts_together(job->bags.ids.size()) : 1;
+    for (std::size_t part = 0; part < kParts; part += together) searches.push_back({job, part, part + together});
+    if (job->is_distinct) continue;  // the search fills the output
     for (const PartitionPiece& piece : content.grouped.pieces()) pieces.push_back({job, &piece});
   }
-  pool.run(jobs.size() * kParts,
-           [&](std::size_t i) { jobs[i / kParts]->table->plan_part(*jobs[i / kParts]->plan, i % kParts); });
+  pool.run(searches.size(), [&](std::size_t i) {
+    const Search& search = searches[i];
+    if (search.job->is_distinct) {
+      search.job->table->plan_distinct(*search.job, search.begin, search.end);
+    } else {
+      search.job->table->plan_part(*search.job->plan, search.begin);
+    }
+  });
   for (const LookupJob* job : jobs) job->plan->content_->table = job->table->serial_;
   return pieces;
 }

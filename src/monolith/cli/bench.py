@@ -28,6 +28,7 @@ def bench(
     name: Annotated[str, typer.Argument(help="Name of the benchmark, such as 'engine'.")],
     case: Annotated[list[str] | None, typer.Option(help="Run only this case; may be repeated.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Use smaller sizes; takes up to 60 seconds.")] = False,
+    profile: Annotated[Path | None, typer.Option(help="Write a trace of some steps here; only 'train' can.")] = None,
     json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON.")] = False,
 ) -> None:
     """Measure Monolith beside its peers.
@@ -37,6 +38,8 @@ def bench(
     arguments = [argument for each in case or [] for argument in ("--case", each)]
     if quick:
         arguments.append("--quick")
+    if profile is not None:
+        arguments += ["--profile", str(profile.absolute())]
     raise typer.Exit(run_benchmark(find_program(name, checkout_root()), arguments))
 
 

@@ -6,6 +6,7 @@ Tables, learning rates and results are always in sorted-name order.
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
@@ -24,7 +25,13 @@ from monolith.embedding.specs import TableSpec, merge_specs
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.embedding.table import Table
 
-__all__ = ["FusedRows", "MultiTable", "RestoreReport"]
+__all__ = ["FusedRows", "MultiTable", "PlannedRows", "RestoreReport"]
+
+
+_Spare = deque[_native.StepRows]
+"""Memory of planned rows, kept from step to step."""
+
+_MOST_SPARE = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +59,34 @@ class RestoreReport:
     """Among the tables, but not in the snapshot: left as they were, or empty with ``clear``."""
 
 
+class PlannedRows:
+    """The rows of a plan's unique ids, and their places in the tables for one update; made by ``pull_planned``."""
+
+    def __init__(self, native: _native.StepRows, specs: Sequence[TableSpec], rows: list[Rows], spare: _Spare) -> None:
+        self.rows = rows
+        """Per table of the plan, (U, D)."""
+        self._native, self._specs, self._spare = native, specs, spare
+
+    def push(self, grads: Sequence[Rows], *, time_s: int = 0, step: int = 0) -> None:
+        """Take one optimizer step per id, by the rates of the specs; the result is that of ``MultiTable.push``.
+
+        The places of the rows are known, so nothing is searched again. Rows may come and go in between. The
+        occurrences of the plan count as sightings.
+
+        Args:
+            grads: Per table of the plan, (U, D).
+            time_s: Event time of the batch.
+            step: Number of the batch.
+
+        Raises:
+            ConfigError: The rows were pushed already; nothing was applied.
+        """
+        step = check_step(step)
+        rates = [spec.learning_rates_at(step) for spec in self._specs]
+        self._native.push(grads, rates, check_time(time_s), step)
+        self._spare.append(self._native)
+
+
 class MultiTable:
     """Several tables with one interface; an ``EmbeddingStore`` in this process.
 
@@ -76,6 +111,7 @@ class MultiTable:
         for table in self._tables.values():
             table.force_expiry = force_expiry
         self._table_of_feature = {name: name for name in self._tables}
+        self._spare_rows: dict[tuple[str, ...], _Spare] = {}
 
     @classmethod
     def of(cls, tables: Mapping[str, Table]) -> MultiTable:
@@ -155,6 +191,25 @@ class MultiTable:
             outputs: One array (rows, width) per output of the plan's layouts.
         """
         plan.gather([self[name]._native for name in tables], outputs)
+
+    def pull_planned(self, plan: _native.StepPlan, tables: Sequence[str]) -> PlannedRows:
+        """Return the rows of a plan's unique ids, with their places for one ``PlannedRows.push``.
+
+        A pull that no push follows is ``pull``, which is faster alone.
+
+        Args:
+            plan: The ids of a batch.
+            tables: The plan's tables, in its order.
+        """
+        chosen = [self[name] for name in tables]
+        spare = self._spare_rows.setdefault(tuple(tables), _Spare(maxlen=_MOST_SPARE))
+        try:
+            native = spare.pop()
+        except IndexError:
+            native = _native.StepRows([table._native for table in chosen])
+        rows = [np.empty((len(plan.ids(number)), table.dim), np.float32) for number, table in enumerate(chosen)]
+        native.pull(plan, rows)
+        return PlannedRows(native, [table.spec for table in chosen], rows, spare)
 
     def apply_gradients(
         self,

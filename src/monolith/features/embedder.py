@@ -18,7 +18,8 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
-from monolith.embedding import EmbeddingStore
+from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding.multi_table import PlannedRows
 from monolith.embedding.store import Ids, Rows
 from monolith.features.declaration import Declaration
 from monolith.features.layouts import Layout, LayoutTensor
@@ -64,6 +65,8 @@ class PulledBatch:
     plan: _native.StepPlan
     rows: Sequence[Rows]
     """Per table in name order, (U, D)."""
+    places: PlannedRows | None = None
+    """Places of the rows in tables of this process, for one push."""
 
 
 class Embedder(Protocol):
@@ -103,8 +106,8 @@ class Embedder(Protocol):
         """
         ...
 
-    def pull(self, batch: Batch) -> PulledBatch:
-        """Plan a batch and pull its rows, by one call of the store."""
+    def pull(self, batch: Batch, *, before_push: bool = False) -> PulledBatch:
+        """Plan a batch and pull its rows, by one call of the store; ``before_push`` prepares their update."""
         ...
 
     def fill(self, plan: _native.StepPlan, rows: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
@@ -129,7 +132,7 @@ class Embedder(Protocol):
         """
         ...
 
-    def push(self, plan: _native.StepPlan, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+    def push(self, pulled: PulledBatch, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
         ...
 
@@ -205,9 +208,12 @@ class HostEmbedder:
                     f"batch of {batch.size}; read the data with schema=model.declaration.schema()"
                 )
 
-    def pull(self, batch: Batch) -> PulledBatch:
-        """Plan a batch and pull its rows, by one call of the store."""
+    def pull(self, batch: Batch, *, before_push: bool = False) -> PulledBatch:
+        """Plan a batch and pull its rows, by one call of the store; ``before_push`` keeps their places for ``push``."""
         plan = self.plan(batch)
+        if before_push and type(self.store) is MultiTable:  # a subclass may override pull and push
+            places = self.store.pull_planned(plan, self._tables)
+            return PulledBatch(batch, plan, places.rows, places)
         rows = self.store.pull({name: plan.ids(number) for number, name in enumerate(self._tables)})
         return PulledBatch(batch, plan, [rows[name] for name in self._tables])
 
@@ -222,13 +228,17 @@ class HostEmbedder:
         arrays = [None if each is None else each.contiguous().numpy() for each in grads]
         return plan.scatter(arrays, [each.numpy() for each in rows])
 
-    def push(self, plan: _native.StepPlan, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+    def push(self, pulled: PulledBatch, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
-        tables = list(enumerate(self._tables))
+        dropped = self.blocked()
+        if pulled.places is not None and not dropped:
+            pulled.places.push([each.contiguous().numpy() for each in grads], time_s=time_s, step=step)
+            return
+        plan, tables = pulled.plan, list(enumerate(self._tables))
         ids = {name: plan.ids(number) for number, name in tables}
         rows = {name: grads[number].numpy() for number, name in tables}
         counts = {name: plan.counts(number) for number, name in tables}
-        for name, blocked in self.blocked().items():
+        for name, blocked in dropped.items():
             if name in ids:
                 kept = ~np.isin(ids[name], blocked)
                 ids[name], rows[name], counts[name] = ids[name][kept], rows[name][kept], counts[name][kept]

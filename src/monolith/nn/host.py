@@ -16,6 +16,7 @@ from typing_extensions import override
 from monolith import _native
 from monolith.core.errors import DimensionMismatch
 from monolith.embedding import MultiTable, RowPlan, Table, TableSpec
+from monolith.embedding.multi_table import PlannedRows
 from monolith.embedding.store import Ids, Rows
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -192,6 +193,23 @@ class _BagPlan(_StorePlan):
             {name: plan.counts(number) for number, name in tables},
         )
         self._plan, self._widths = plan, widths
+        self._places: PlannedRows | None = None
+
+    @override
+    def read(self, *, before_update: bool) -> list[Tensor]:
+        if not before_update or type(self._store) is not MultiTable:
+            return super().read(before_update=before_update)
+        self._places = self._store.pull_planned(self._plan, list(self._dims))
+        return self._fill(dict(zip(self._dims, self._places.rows, strict=True)))
+
+    @override
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        places, self._places = self._places, None
+        if places is None:
+            super().update(grads, time_s=time_s, step=step)
+            return
+        rows = self._scatter([_as_gradient(each) for each in grads])
+        places.push(list(rows.values()), time_s=time_s, step=step)
 
     @override
     def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:

@@ -146,7 +146,10 @@ class Pipeline:
 
     def _pull(self, one: _Ahead) -> None:
         if one.pulled is None:
-            one.pulled = self._submit(self._stepper.embedder.pull, one.batch)
+            one.pulled = self._submit(self._pull_rows, one.batch)
+
+    def _pull_rows(self, batch: Batch) -> PulledBatch:
+        return self._stepper.embedder.pull(batch, before_push=True)
 
     def _push(self, gradients: Gradients) -> None:
         self._pushes.append(self._submit(self._stepper.apply_sparse, gradients))

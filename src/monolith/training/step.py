@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import Embedded, embed
@@ -52,14 +51,13 @@ class _PlannedRows:
     """The row gradients of one batch, pushed to the embedder that pulled the rows."""
 
     embedder: Embedder
-    plan: _native.StepPlan
+    pulled: PulledBatch
     grads: Sequence[Tensor]
-    time_s: int
 
     def push(self, clipped: Sequence[Tensor], *, step: int) -> None:
         """Push the gradients, if the batch has ids."""
-        if self.plan.occurrences:
-            self.embedder.push(self.plan, clipped, time_s=self.time_s, step=step)
+        if self.pulled.plan.occurrences:
+            self.embedder.push(self.pulled, clipped, time_s=newest_time_s(self.pulled), step=step)
 
 
 class SmallRows:
@@ -167,26 +165,29 @@ class Stepper:
     def _learn(self, pulled: PulledBatch, step: int, share: float) -> LocalGradients:
         """Return the gradients of this process, or its failure for the group to raise."""
         heads, loss, failures = NO_HEADS, 0.0, list[TrainingDiverged]()
-        rows, squares = [torch.zeros(each.shape) for each in pulled.rows], [0.0] * len(pulled.rows)
+        rows: Sequence[Tensor] | None = None
+        squares: Sequence[float] = [0.0] * len(pulled.rows)
         if pulled.batch.size or not self._group.is_lockstep:
             try:
                 heads, loss, embedded = self._run_backward(pulled, step, share)
             except TrainingDiverged as error:
                 failures.append(error)
             else:
-                rows = [new if each.grad is None else each.grad for new, each in zip(rows, embedded.rows, strict=True)]
+                rows = [torch.zeros(each.shape) if each.grad is None else each.grad for each in embedded.rows]
                 squares = embedded.squares or squares  # empty when no row has a part in the loss
                 if self._small_rows is not None:
                     rows, squares = self._small_rows.zero(embedded.rows, rows, squares)
         else:
             self._clear_gradients()
+        if rows is None:
+            rows = [torch.zeros(each.shape) for each in pulled.rows]
         return LocalGradients(
             step=step,
             pulled=pulled,
             heads=heads,
             loss=loss,
             weights=list(self.model.parameters()),
-            rows=_PlannedRows(self.embedder, pulled.plan, rows, newest_time_s(pulled)),
+            rows=_PlannedRows(self.embedder, pulled, rows),
             squares=squares,
             failures=failures,
         )

@@ -70,6 +70,7 @@ struct LookupJob {
   float* out = nullptr;           // (targets, dim)
   std::uint8_t* found = nullptr;  // (ids), kNone only; may be null
   RowPlan* plan = nullptr;        // filled, for the update that follows; null: none follows
+  bool is_distinct = false;       // kNone only: no id occurs twice, so a plan does not number them
 };
 
 struct GradientJob {
@@ -219,6 +220,11 @@ class Table {
   };
   static std::vector<PlannedPiece> plan_all(std::span<const LookupJob* const> jobs, Pool& pool);
   void plan_part(RowPlan& plan, std::size_t number) const;
+  // Searches the distinct ids of parts [begin, end) and copies their rows to the output.
+  void plan_distinct(const LookupJob& job, std::size_t begin, std::size_t end) const;
+  // Writes the values that a lookup shows for an id: those of its row, or of an absent one.
+  template <class Width>
+  void read_values(const std::byte* row, std::int64_t id, float* out, std::span<const float> scales, Width width) const;
   void pool_planned(const LookupJob& job, const PartitionPiece& piece) const;
   template <class Width>
   void read_planned(const LookupJob& job, const PartitionPiece& piece, Width width) const;
