@@ -2,7 +2,7 @@
 //
 // Code here must not leave this file under a name that other files use: the linker would keep one of the copies, and a
 // processor without these instructions might run it. Hence the unnamed namespaces, and [[gnu::flatten]], which inlines
-// what a kernel calls. scripts/test_x86.sh looks for such names in the object files.
+// all functions that a kernel calls. scripts/test_x86.sh looks for such names in the object files.
 #pragma once
 
 #include <bit>

@@ -146,7 +146,7 @@ void sum_gradients(const GradientSums& sums) noexcept {
   with_width(sums.width, [&](auto width) { sum_gradients_of(sums, width); });
 }
 
-// Eight sums side by side: a fixed order, whatever the width of a register.
+// Eight sums side by side: a fixed order at every level.
 [[gnu::flatten]] double sum_squares(const float* values, std::size_t count) noexcept {
   std::array<double, 8> sums{};
   std::size_t i = 0;
