@@ -95,6 +95,10 @@ test-asan: setup
 test-tsan: setup
 	scripts/test_sanitizers.sh thread build/tsan
 
+.PHONY: test-x86
+test-x86: ## Cross-compile the engine for x86-64 and test every level of its kernels under QEMU: GTEST_FILTER=Kernels.*
+	scripts/test_x86.sh build/x86
+
 # TensorFlow has an environment of its own; the two interpreters exchange files and requests.
 .PHONY: compat-setup test-compat
 compat-setup: $(COMPAT)/.requirements ## Create .venv-compat with TensorFlow: for test-compat, and a peer of bench data

@@ -13,6 +13,7 @@
 
 #include "arrays.h"
 #include "engine/error.h"
+#include "engine/kernels.h"
 #include "engine/table.h"
 #include "module.h"
 
@@ -212,6 +213,11 @@ void bind_table(nb::module_& m) {
     shared_pool()->resize(threads);
   });
   m.def("threads", [] { return shared_pool()->threads(); });
+  m.def("kernel_level", [] { return std::string(engine::kernel_level()); });
+  m.def("kernel_levels", [] {
+    const auto levels = engine::kernel_levels();
+    return std::vector<std::string>(levels.begin(), levels.end());
+  });
   bind_configs(m);
 
   using engine::Table;

@@ -68,13 +68,12 @@ struct Scatter {
   float* out = nullptr;
 };
 
-void copy_row(const std::byte* from, float* to, std::size_t dim, bool half) noexcept {
+void copy_row(const std::byte* from, float* to, std::size_t dim, bool half) {
   if (!half) {
     std::memcpy(to, from, dim * sizeof(float));
     return;
   }
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(from);
-  for (std::size_t i = 0; i < dim; ++i) to[i] = engine::float_from_half(halves[i]);
+  engine::decode_halves(from, to, dim);
 }
 
 // Hands out the rows of a reply as they come.
@@ -122,7 +121,7 @@ const void* gather(const float* gradients, const Share& share, std::size_t dim, 
   }
   const auto out = scratch.take<std::uint16_t>(share.ids.size() * dim);
   for (std::size_t i = 0; i < share.ids.size(); ++i) {
-    for (std::size_t k = 0; k < dim; ++k) out[i * dim + k] = engine::half_from_float(place(i)[k]);
+    engine::encode_halves(place(i), reinterpret_cast<std::byte*>(out.data() + i * dim), dim);
   }
   return out.data();
 }

@@ -32,16 +32,6 @@ struct Piece {
   std::atomic<bool> is_filled{false};
 };
 
-void to_half(const float* values, std::size_t count, std::byte* out) noexcept {
-  auto* halves = reinterpret_cast<std::uint16_t*>(out);
-  for (std::size_t i = 0; i < count; ++i) halves[i] = engine::half_from_float(values[i]);
-}
-
-void from_half(const std::byte* in, std::size_t count, float* out) noexcept {
-  const auto* halves = reinterpret_cast<const std::uint16_t*>(in);
-  for (std::size_t i = 0; i < count; ++i) out[i] = engine::float_from_half(halves[i]);
-}
-
 void look_up(Piece& piece, std::byte* out, bool half) {
   static engine::Pool alone(1);
   std::shared_ptr<engine::data::Buffer> wide;
@@ -53,7 +43,7 @@ void look_up(Piece& piece, std::byte* out, bool half) {
     at += job.bags.ids.size() * job.table->schema().dim();
   }
   engine::Table::lookup_all(piece.jobs, alone);
-  if (half) to_half(rows, piece.floats, out);
+  if (half) engine::encode_halves(rows, out, piece.floats);
 }
 
 // All threads look pieces up; this one, which alone knows the sink, also hands out those that are next.
@@ -201,7 +191,7 @@ void Shard::apply(const PushRequest& request, bool half, Deadline deadline) {
     const auto* grads = reinterpret_cast<const float*>(table.gradients);
     if (half) {
       wide.push_back(engine::data::Buffer::take(floats * sizeof(float)));
-      from_half(table.gradients, floats, reinterpret_cast<float*>(wide.back()->data()));
+      engine::decode_halves(table.gradients, reinterpret_cast<float*>(wide.back()->data()), floats);
       grads = reinterpret_cast<const float*>(wide.back()->data());
     }
     jobs.push_back({.table = members_[table.number]->table.get(),

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "engine/error.h"
-#include "engine/half.h"
+#include "kernels/kernels.h"
 #include "settings.h"
 
 namespace engine {
@@ -42,23 +42,18 @@ class Fp32 final : public Transparent {
   }
 };
 
-// Halves are copied in and out byte-wise: slices lie one after the other, at any address.
 class Fp16 final : public Transparent {
  public:
   [[nodiscard]] std::size_t bytes(std::uint32_t dim) const noexcept override { return dim * sizeof(std::uint16_t); }
   void encode(const float* values, std::byte* out, std::uint32_t dim) const noexcept override {
-    for (std::size_t i = 0; i < dim; ++i) {
-      const std::uint16_t half = half_from_float(values[i]);
-      std::memcpy(out + i * sizeof(half), &half, sizeof(half));
-    }
+    kernels_.encode_halves(values, out, dim);
   }
   void decode(const std::byte* in, float* values, std::uint32_t dim) const noexcept override {
-    for (std::size_t i = 0; i < dim; ++i) {
-      std::uint16_t half = 0;
-      std::memcpy(&half, in + i * sizeof(half), sizeof(half));
-      values[i] = float_from_half(half);
-    }
+    kernels_.decode_halves(in, values, dim);
   }
+
+ private:
+  const Kernels& kernels_ = kernels();
 };
 
 // 256 levels of r/128 around zero. Training reads the levels; gradients go straight through.
@@ -70,26 +65,18 @@ class FixedR8 final : public Unscaled {
 
   [[nodiscard]] std::size_t bytes(std::uint32_t dim) const noexcept override { return dim; }
   void encode(const float* values, std::byte* out, std::uint32_t dim) const noexcept override {
-    for (std::size_t i = 0; i < dim; ++i) out[i] = static_cast<std::byte>(level(values[i]));
+    kernels_.encode_levels(values, out, dim, step_);
   }
   void decode(const std::byte* in, float* values, std::uint32_t dim) const noexcept override {
-    for (std::size_t i = 0; i < dim; ++i) values[i] = static_cast<float>(static_cast<std::int8_t>(in[i])) * step_;
+    kernels_.decode_levels(in, values, dim, step_);
   }
   [[nodiscard]] bool is_transparent() const noexcept override { return false; }
   void read(const float* values, float* out, std::uint32_t dim, float) const noexcept override {
-    for (std::size_t i = 0; i < dim; ++i) out[i] = static_cast<float>(level(values[i])) * step_;
+    kernels_.round_to_levels(values, out, dim, step_);
   }
 
  private:
-  // The nearest level, halves away from zero; NaN gives 0. Clamped first: a float outside int is undefined.
-  [[nodiscard]] std::int8_t level(float value) const noexcept {
-    float steps = (value + std::copysign(step_ / 2.0F, value)) / step_;
-    steps = steps > 127.0F ? 127.0F : steps;
-    steps = steps < -128.0F ? -128.0F : steps;
-    steps = std::isnan(steps) ? 0.0F : steps;
-    return static_cast<std::int8_t>(static_cast<std::int32_t>(steps));
-  }
-
+  const Kernels& kernels_ = kernels();
   float step_;
 };
 

@@ -45,6 +45,11 @@ class InputFile {
     return static_cast<std::uint64_t>(info.st_size);
   }
 
+  // Starts to read a range into the page cache, without waiting. A hint: a system that ignores it reads later.
+  void fetch(std::uint64_t offset, std::size_t bytes) const noexcept {
+    ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
+  }
+
   // False when the file ends before `bytes`.
   [[nodiscard]] bool read_at(std::uint64_t offset, std::byte* data, std::size_t bytes) const {
     while (bytes > 0) {
@@ -78,8 +83,7 @@ class OutputFile {
 #endif
     if (fd_ < 0) fd_ = ::open(path.c_str(), kFlags, 0644);
     if (fd_ < 0) fail_io("create", path_);
-    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, kBufferBytes)));
-    if (!buffer_) throw std::bad_alloc();
+    take_buffer(kBufferBytes);
   }
   OutputFile(const OutputFile&) = delete;
   OutputFile& operator=(const OutputFile&) = delete;
@@ -93,12 +97,33 @@ class OutputFile {
   void append(std::span<const std::byte> bytes) {
     size_ += bytes.size();
     while (!bytes.empty()) {
-      const std::size_t some = std::min(bytes.size(), kBufferBytes - filled_);
+      const std::size_t some = std::min(bytes.size(), capacity_ - filled_);
       std::memcpy(buffer_.get() + filled_, bytes.data(), some);
       filled_ += some;
       bytes = bytes.subspan(some);
-      if (filled_ == kBufferBytes) flush(kBufferBytes);
+      if (filled_ == capacity_) flush(capacity_);
     }
+  }
+
+  // Makes room for `bytes` in the buffer, so that the next claim waits for no disk.
+  void make_room(std::size_t bytes) {
+    if (capacity_ - filled_ >= bytes) return;
+    const std::size_t whole = filled_ / kAlignment * kAlignment;
+    const std::size_t rest = filled_ - whole;
+    flush(whole);
+    std::memmove(buffer_.get(), buffer_.get() + whole, rest);
+    filled_ = rest;
+    if (capacity_ - filled_ >= bytes) return;
+    const std::unique_ptr<std::byte, Free> before = std::move(buffer_);
+    take_buffer((filled_ + bytes + kBufferBytes - 1) / kBufferBytes * kBufferBytes);
+    std::memcpy(buffer_.get(), before.get(), filled_);
+  }
+
+  // The end of the buffer, to be filled in place, and appended by commit(). make_room() comes first.
+  [[nodiscard]] std::byte* claim() noexcept { return buffer_.get() + filled_; }
+  void commit(std::size_t bytes) noexcept {
+    filled_ += bytes;
+    size_ += bytes;
   }
 
   // Writes the rest of the buffer and waits until the disk has everything.
@@ -113,11 +138,17 @@ class OutputFile {
 
  private:
   static constexpr std::size_t kAlignment = 4096;
-  static constexpr std::size_t kBufferBytes = std::size_t{4} << 20;
+  static constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 
   struct Free {
     void operator()(std::byte* data) const noexcept { std::free(data); }
   };
+
+  void take_buffer(std::size_t bytes) {
+    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
+    if (!buffer_) throw std::bad_alloc();
+    capacity_ = bytes;
+  }
 
   void flush(std::size_t bytes) {
     const std::byte* data = buffer_.get();
@@ -145,6 +176,7 @@ class OutputFile {
   std::string path_;
   int fd_ = -1;
   std::unique_ptr<std::byte, Free> buffer_;
+  std::size_t capacity_ = 0;
   std::size_t filled_ = 0;
   std::uint64_t size_ = 0;
 };

@@ -7,6 +7,7 @@
 
 #include "engine/table.h"
 #include "engine/table_image.h"
+#include "kernels/kernels.h"
 #include "row_plan_content.h"
 #include "rows.h"
 
@@ -28,19 +29,6 @@ std::size_t piece_ids(std::size_t ids, unsigned threads) {
 std::array<const std::byte*, kBlockIds>& thread_rows() {
   static thread_local const auto rows = std::make_unique<std::array<const std::byte*, kBlockIds>>();
   return *rows;
-}
-
-// Adds rows [from, to) to `out` and fetches those to come. The sum stays in registers: a store per row would make the
-// loads behind it wait.
-template <class Width>
-void add_rows(float* out, std::span<const std::byte* const> rows, std::size_t from, std::size_t to,
-              Width width) noexcept {
-  RowSum<Width> sum(out, width);
-  for (std::size_t i = from; i < to; ++i) {
-    if (i + kAhead < rows.size()) prefetch_row(rows[i + kAhead], width.value * sizeof(float));
-    if (rows[i] != nullptr) sum.add(reinterpret_cast<const float*>(rows[i]));
-  }
-  sum.store(out);
 }
 
 }  // namespace
@@ -118,14 +106,21 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
   const bool adds = bags.pooling == Pooling::kSum || bags.pooling == Pooling::kMean;
   const std::size_t kept = bags.pooling == Pooling::kFirst ? bags.first_n : 1;
   for (std::size_t i = 0; i < std::min(kAhead, rows.size()); ++i) prefetch_row(rows[i], bytes);
+  if (adds && is_plain) {
+    kernels().sum_bags({.rows = rows.data(),
+                        .count = rows.size(),
+                        .first = first,
+                        .offsets = bags.offsets.data(),
+                        .bags = units,
+                        .out = job.out,
+                        .width = width.value,
+                        .ahead = kAhead});
+    return;
+  }
   for (std::size_t unit = units.begin; unit < units.end; ++unit) {
     // The part of the unit that lies in this block: a bag longer than a block is added up block by block.
     const std::size_t from = std::max(first, bags.position_of(unit)) - first;
     const std::size_t to = std::min(first + rows.size(), bags.position_of(unit + 1)) - first;
-    if (adds && is_plain) {
-      add_rows<Width>(job.out + unit * width.value, rows, from, to, width);
-      continue;
-    }
     for (std::size_t position = from; position < to; ++position) {
       if (position + kAhead < rows.size()) prefetch_row(rows[position + kAhead], bytes);
       const std::size_t place = adds ? 0 : first + position - bags.position_of(unit);

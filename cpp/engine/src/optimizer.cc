@@ -10,13 +10,8 @@
 #include <vector>
 
 #include "engine/error.h"
-#include "engine/half.h"
-#include "engine/hash.h"
-#include "rows.h"
-#include "rules/adagrad.h"
-#include "rules/adam.h"
-#include "rules/averages.h"
-#include "rules/ftrl.h"
+#include "kernels/kernels.h"
+#include "rules/rules.h"
 #include "settings.h"
 
 namespace engine {
@@ -25,7 +20,8 @@ namespace {
 template <class Rule>
 class RuleOptimizer final : public Optimizer {
  public:
-  RuleOptimizer(Rule rule, std::size_t dim) : rule_(std::move(rule)), dim_(dim) {
+  RuleOptimizer(Rule rule, std::size_t dim)
+      : rule_(std::move(rule)), dim_(dim), step_rows_(kernels().step_rows[rules::AllRules::index_of<Rule>()]) {
     for (const rules::Field& field : Rule::fields()) {
       const bool is_int64 = field.width == rules::Width::kInt64;
       const std::size_t words = field.width == rules::Width::kPerValue ? dim : (is_int64 ? 2 : 1);
@@ -38,21 +34,14 @@ class RuleOptimizer final : public Optimizer {
   [[nodiscard]] std::vector<StateField> state_fields() const override { return fields_; }
   void init(float* state) const noexcept override { rule_.init(state, dim_); }
 
-  // Copies whose address is not taken can stay in registers while rows are written.
-  void step(const RowBatch& rows, const StepArgs& given) const noexcept override {
-    const RowBatch batch = rows;
-    const StepArgs args = given;
-    const Rule rule = rule_;
-    for (std::size_t i = 0; i < batch.count; ++i) {
-      if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead], batch.fetched_bytes);
-      float* row = batch.rows[i];
-      rule.update(row + batch.value_offset, row + batch.state_offset, batch.grads[i] + batch.value_offset, dim_, args);
-    }
+  void step(const RowBatch& batch, const StepArgs& args) const noexcept override {
+    step_rows_(&rule_, batch, args, dim_);
   }
 
  private:
   Rule rule_;
   std::size_t dim_;
+  Kernels::StepRows step_rows_;
   std::size_t state_words_ = 0;
   std::vector<StateField> fields_;
 };
@@ -61,7 +50,8 @@ class RuleOptimizer final : public Optimizer {
 // between the wrapped step and its own work.
 class Wrapper : public Optimizer {
  public:
-  Wrapper(std::unique_ptr<Optimizer> wrapped, std::size_t dim) : wrapped_(std::move(wrapped)), dim_(dim) {}
+  Wrapper(std::unique_ptr<Optimizer> wrapped, std::size_t dim)
+      : wrapped_(std::move(wrapped)), dim_(dim), kernels_(kernels()) {}
 
   [[nodiscard]] std::size_t state_words() const noexcept override { return wrapped_->state_words(); }
   [[nodiscard]] std::vector<StateField> state_fields() const override { return wrapped_->state_fields(); }
@@ -85,6 +75,7 @@ class Wrapper : public Optimizer {
 
   std::unique_ptr<Optimizer> wrapped_;
   std::size_t dim_;
+  const Kernels& kernels_;
 };
 
 // Corrects a gradient computed at an older weight towards the present one: g + lambda g^2 (w - w_then).
@@ -99,24 +90,16 @@ class DelayCompensated final : public Wrapper {
     const std::size_t width = batch.value_offset + dim_;
     std::vector<float> corrected(kBlockRows * width);
     for_each_block(batch, [&](RowBatch& block) {
+      std::array<float*, kBlockRows> outs{};
       std::array<const float*, kBlockRows> grads{};
-      for (std::size_t i = 0; i < block.count; ++i) {
-        grads[i] = corrected.data() + i * width;
-        correct(block, i, corrected.data() + i * width + block.value_offset);
-      }
+      for (std::size_t i = 0; i < block.count; ++i) grads[i] = outs[i] = corrected.data() + i * width;
+      kernels_.correct_gradients(block, lambda_, dim_, outs.data());
       block.grads = grads.data();
       wrapped_->step(block, args);
     });
   }
 
  private:
-  void correct(const RowBatch& block, std::size_t i, float* __restrict out) const noexcept {
-    const float* w = block.rows[i] + block.value_offset;
-    const float* w_then = block.latest[i] + block.value_offset;
-    const float* g = block.grads[i] + block.value_offset;
-    for (std::size_t k = 0; k < dim_; ++k) out[k] = g[k] + lambda_ * g[k] * g[k] * (w[k] - w_then[k]);
-  }
-
   float lambda_;
 };
 
@@ -128,19 +111,8 @@ class StochasticallyRounded final : public Wrapper {
   void step(const RowBatch& batch, const StepArgs& args) const noexcept override {
     for_each_block(batch, [&](const RowBatch& block) {
       wrapped_->step(block, args);
-      for (std::size_t i = 0; i < block.count; ++i) round(block, i, args);
+      kernels_.round_rows(block, args, dim_);
     });
-  }
-
- private:
-  // The draw depends on the position in the row, so that two slices of a row draw different numbers.
-  void round(const RowBatch& block, std::size_t i, const StepArgs& args) const noexcept {
-    const auto id = static_cast<std::uint64_t>(block.ids[i]);
-    const std::uint64_t draw = scramble(scramble(args.seed ^ scramble(id)) ^ static_cast<std::uint64_t>(args.step));
-    float* row = block.rows[i];
-    for (std::size_t k = block.value_offset; k < block.value_offset + dim_; ++k) {
-      row[k] = round_to_half(row[k], unit_float(scramble(draw + k)));
-    }
   }
 };
 

@@ -5,9 +5,9 @@
 #include "part_update.h"
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 
+#include "kernels/kernels.h"
 #include "row_plan_content.h"
 #include "rows.h"
 
@@ -29,12 +29,14 @@ struct Scratch {
   Reused<float> backward;
   Reused<float*> rows;
   Reused<const float*> grads;
+  Reused<std::uint8_t> is_finite;
   Reused<const float*> latest;
   Reused<std::int64_t> ids;
 
   [[nodiscard]] std::size_t bytes() const noexcept {
     return distinct.bytes() + handles.bytes() + numbers.bytes() + sightings.bytes() + starts.bytes() + targets.bytes() +
-           sums.bytes() + backward.bytes() + rows.bytes() + grads.bytes() + latest.bytes() + ids.bytes();
+           sums.bytes() + backward.bytes() + rows.bytes() + grads.bytes() + is_finite.bytes() + latest.bytes() +
+           ids.bytes();
   }
 };
 
@@ -44,17 +46,6 @@ Scratch& thread_scratch() {
 }
 
 std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
-
-// True when every float is finite: NaN and Inf have all exponent bits set. In integers, which vectorise.
-template <class Width>
-bool is_finite(const float* values, Width width) noexcept {
-  constexpr std::uint32_t kExponent = 0x7F800000U;
-  std::uint32_t largest = 0;
-  for (std::size_t i = 0; i < width.value; ++i) {
-    largest = std::max(largest, std::bit_cast<std::uint32_t>(values[i]) & kExponent);
-  }
-  return largest != kExponent;
-}
 
 }  // namespace
 
@@ -98,14 +89,20 @@ void PartUpdate::refresh_slots() noexcept {
   });
 }
 
-// The id gets a row with its initial content. There must be room in the index.
-void PartUpdate::make_row(std::size_t number) {
-  const std::int64_t id = distinct_.ids[number];
-  part_.rows.reserve(1);
+// A row that no cut has to keep. Its content is undefined.
+std::uint32_t PartUpdate::take_row() {
+  if (part_.rows.room() == 0) part_.rows.reserve(1);
   const std::uint32_t row = part_.rows.take();
   for (const auto& preimages : part_.preimages) {
     if (preimages) preimages->settled.set(row);
   }
+  return row;
+}
+
+// The id gets a row with its initial content. There must be room in the index.
+void PartUpdate::make_row(std::size_t number) {
+  const std::int64_t id = distinct_.ids[number];
+  const std::uint32_t row = take_row();
   table_.schema_.init(id, part_.rows.at(row));
   RowHandle& handle = distinct_.handles[number];
   handle.row = row;
@@ -188,14 +185,11 @@ class PartUpdate::Backward {
   float* buffer_;
 };
 
-// Whether a gradient may be applied. One with NaN or Inf leaves its row as it was, and a new row goes again.
-template <class Width>
-bool PartUpdate::admits(RowHandle& handle, const float* grad, Width width) noexcept {
-  if (table_.config_.nan_policy == NanPolicy::kApply || is_finite(grad, width)) return true;
+// A gradient with NaN or Inf leaves its row as it was, and removes a new row.
+void PartUpdate::refuse(RowHandle& handle) noexcept {
   handle.leaves = handle.is_new;
   handle.is_refused = true;
   table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
-  return false;
 }
 
 // The targets of a group in order of their distinct ids, those of one id in order of occurrence.
@@ -214,41 +208,39 @@ std::span<const std::uint32_t> PartUpdate::sort_targets(const Partition::Group& 
 }
 
 // Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
-template <class Width>
-PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job, Width width) {
+PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job) {
   const std::span<const std::uint32_t> targets = sort_targets(group);
-  const std::size_t dim = width.value;
+  const std::size_t dim = table_.schema_.dim();
   Scratch& scratch = thread_scratch();
   StepRows step{.rows = scratch.rows.get(distinct_.count),
                 .grads = scratch.grads.get(distinct_.count),
                 .latest = job.latest == nullptr ? nullptr : scratch.latest.get(distinct_.count),
                 .ids = scratch.ids.get(distinct_.count)};
-  // An id with a sum has two occurrences or more.
-  float* sum = scratch.sums.get((group.ids.size() - distinct_.count) * dim);
+  const bool checks = table_.config_.nan_policy != NanPolicy::kApply;
+  std::uint8_t* const is_finite = checks ? scratch.is_finite.get(distinct_.count) : nullptr;
+  kernels().sum_gradients({.grads = job.grads,
+                           .targets = targets.data(),
+                           .occurrences = targets.size(),
+                           .handles = distinct_.handles,
+                           .distinct = distinct_.count,
+                           .width = dim,
+                           // An id with a sum has two occurrences or more.
+                           .sums = scratch.sums.get((group.ids.size() - distinct_.count) * dim),
+                           .out = step.grads,
+                           .is_finite = is_finite});
   const std::uint32_t* target = targets.data();
-  const std::uint32_t* const end = targets.data() + targets.size();
   for (std::size_t i = 0; i < distinct_.count; ++i) {
     RowHandle& handle = distinct_.handles[i];
     const std::uint32_t first = *target;
-    const float* grad = job.grads + first * dim;
-    if (handle.count == 1) {
-      if (target + kAhead < end) prefetch_row(job.grads + target[kAhead] * dim, dim * sizeof(float));
-      ++target;
-    } else {
-      std::memset(sum, 0, dim * sizeof(float));
-      RowSum<Width> total(sum, width);
-      for (const std::uint32_t* const last = target + handle.count; target < last; ++target) {
-        if (target + kAhead < end) prefetch_row(job.grads + target[kAhead] * dim, dim * sizeof(float));
-        total.add(job.grads + *target * dim);
-      }
-      total.store(sum);
-      grad = sum;
-      sum += dim;
+    target += handle.count;
+    if (handle.row == kNoRow) continue;
+    if (checks && is_finite[i] == 0) {
+      refuse(handle);
+      continue;
     }
-    if (handle.row == kNoRow || !admits(handle, grad, width)) continue;
     preserve(handle);
     step.rows[step.count] = reinterpret_cast<float*>(row(handle));
-    step.grads[step.count] = grad;
+    step.grads[step.count] = step.grads[i];  // rows that are left out close up
     if (step.latest != nullptr) step.latest[step.count] = job.latest + first * dim;
     step.ids[step.count++] = distinct_.ids[i];
   }
@@ -257,8 +249,7 @@ PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, con
 
 void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
-  StepRows step{};
-  with_width(schema.dim(), [&](auto width) { step = collect_rows(group, job, width); });
+  const StepRows step = collect_rows(group, job);
   const Backward backward(table_);
   for (std::size_t i = 0; i < std::min(kAhead, step.count); ++i) prefetch_row(step.rows[i], schema.row_bytes());
   // The first buckets that `finish` stamps: a plan has not touched them in this call.
@@ -280,6 +271,31 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
           batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
       batch.fetched_bytes = 0;  // the first slice has fetched whole rows
     }
+  }
+}
+
+void PartUpdate::replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows) {
+  Index& index = part_.index;
+  const std::size_t row_bytes = table_.schema_.row_bytes();
+  const bool is_tracking = table_.is_tracking_.load(std::memory_order_relaxed);
+  for (std::size_t i = 0; i < group.ids.size(); ++i) {
+    if (i + kAhead < group.ids.size()) prefetch(index.home(hash_of(group.ids[i + kAhead])));
+    const std::int64_t id = group.ids[i];
+    const std::uint64_t hash = hash_of(id);
+    const std::uint32_t time = times[group.targets[i]];
+    const Slot slot = index.find(id, hash);
+    std::uint32_t row;
+    if (slot == kNoSlot) {
+      if (index.room() == 0) index.reserve(1);
+      row = take_row();
+      index.insert(id, hash, row, time);
+    } else {
+      row = index.row(slot);
+      if (part_.has_preimages()) table_.preserve(part_, id, row, index.time(slot));
+      index.time(slot) = time;
+    }
+    std::memcpy(part_.rows.at(row), rows + group.targets[i] * row_bytes, row_bytes);
+    if (is_tracking) table_.touch(part_, id, row);
   }
 }
 

@@ -102,20 +102,23 @@ class PartUpdate {
   // One optimizer step per distinct id with its summed gradient.
   void step(const Partition::Group& group, const GradientJob& job);
 
+  // Replaces or makes the row of every id, whole: occurrence i takes row and time number group.targets[i]. The last
+  // occurrence of an id wins. Needs neither resolve nor finish.
+  void replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows);
+
   // Stamps every changed row with the time, if one is given; notes the ids as touched and removes the rows that leave.
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
   void admit_absent(std::span<const std::uint32_t> targets, const Admission& admission);
+  [[nodiscard]] std::uint32_t take_row();
   void make_row(std::size_t number);
   void refresh_slots() noexcept;
   struct StepRows;
   class Backward;
-  template <class Width>
-  [[nodiscard]] bool admits(RowHandle& handle, const float* grad, Width width) noexcept;
+  void refuse(RowHandle& handle) noexcept;
   [[nodiscard]] std::span<const std::uint32_t> sort_targets(const Partition::Group& group);
-  template <class Width>
-  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job, Width width);
+  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job);
 
   Table& table_;
   Part& part_;

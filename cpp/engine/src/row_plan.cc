@@ -9,6 +9,7 @@
 
 #include "engine/table.h"
 #include "engine/table_image.h"
+#include "kernels/kernels.h"
 #include "row_plan_content.h"
 #include "rows.h"
 
@@ -179,39 +180,36 @@ void Table::read_planned(const LookupJob& job, const PartitionPiece& piece, Widt
   }
   const std::uint8_t* const parts = content.grouped.parts();
   const std::size_t last = bags.position_of(piece.units.end);
-  std::array<const float*, kBlockIds + kValuesAhead> values;
-  values.fill(bases[0]);  // entries behind a block are fetched, not read
+  std::array<const std::byte*, kBlockIds> values;
   std::size_t unit = piece.units.begin;
   for (std::size_t first = bags.position_of(unit); first < last; first += kBlockIds) {
     const std::size_t count = std::min(kBlockIds, last - first);
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t part = parts[first + i];
       const std::uint32_t number = take_number(part);
-      values[i] = bases[part] + number * width.value;
+      values[i] = reinterpret_cast<const std::byte*>(bases[part] + number * width.value);
       if (job.found != nullptr) job.found[first + i] = content.parts[part].handles[number].row != kNoRow;
     }
-    const auto fetch = [&](std::size_t i) __attribute__((always_inline)) {
-      prefetch_row(values[i + kValuesAhead], width.value * sizeof(float));
-    };
     if (bags.pooling == Pooling::kNone) {
       for (std::size_t i = 0; i < count; ++i) {
-        fetch(i);
-        copy_row(job.out + (first + i) * width.value, values[i], width);
+        if (i + kValuesAhead < count) prefetch_row(values[i + kValuesAhead], width.value * sizeof(float));
+        copy_row(job.out + (first + i) * width.value, reinterpret_cast<const float*>(values[i]), width);
       }
       continue;
     }
     // A bag that began in an earlier block continues its sum.
-    for (std::size_t i = 0; i < count;) {
-      while (bags.position_of(unit + 1) <= first + i) ++unit;
-      float* out = job.out + unit * width.value;
-      const std::size_t to = std::min(first + count, bags.position_of(unit + 1)) - first;
-      RowSum<Width> sum(out, width);
-      for (; i < to; ++i) {
-        fetch(i);
-        sum.add(values[i]);
-      }
-      sum.store(out);
-    }
+    while (bags.position_of(unit + 1) <= first) ++unit;
+    std::size_t end = unit + 1;
+    while (end < piece.units.end && bags.position_of(end) < first + count) ++end;
+    kernels().sum_bags({.rows = values.data(),
+                        .count = count,
+                        .first = first,
+                        .offsets = bags.offsets.data(),
+                        .bags = {unit, end},
+                        .out = job.out,
+                        .width = width.value,
+                        .ahead = kValuesAhead});
+    unit = end - 1;
   }
 }
 

@@ -48,39 +48,6 @@ inline void add_row(float* out, const float* row, Width width) noexcept {
   for (std::size_t i = whole; i < width.value; ++i) out[i] += row[i];
 }
 
-// A row being added up: in registers when the width is known and not too large, in place otherwise.
-template <class Width>
-class RowSum {
- public:
-  RowSum(float* out, Width width) noexcept : out_(out), width_(width) {}
-  [[gnu::always_inline]] void add(const float* row) noexcept { add_row(out_, row, width_); }
-  [[gnu::always_inline]] void store(float*) noexcept {}
-
- private:
-  float* out_;
-  Width width_;
-};
-
-template <std::size_t kWidth>
-  requires(kWidth % 4 == 0 && kWidth <= 64)
-class RowSum<std::integral_constant<std::size_t, kWidth>> {
- public:
-  RowSum(const float* out, std::integral_constant<std::size_t, kWidth>) noexcept {
-    std::memcpy(sum_, out, sizeof sum_);
-  }
-  [[gnu::always_inline]] void add(const float* row) noexcept {
-    for (std::size_t i = 0; i < kWidth / 4; ++i) {
-      Four four;
-      std::memcpy(&four, row + 4 * i, sizeof four);
-      sum_[i] += four;
-    }
-  }
-  [[gnu::always_inline]] void store(float* out) noexcept { std::memcpy(out, sum_, sizeof sum_); }
-
- private:
-  Four sum_[kWidth / 4];
-};
-
 inline void scale_row(float* out, float factor, std::size_t width) noexcept {
   for (std::size_t i = 0; i < width; ++i) out[i] *= factor;
 }

@@ -21,9 +21,14 @@ constexpr std::uint32_t kBlockMark = 0x4B434C42;  // "BLCK"
 constexpr std::uint32_t kTailMark = 0x4C494154;   // "TAIL"
 constexpr std::size_t kTailBytes = 24;
 constexpr std::size_t kBlockRows = 16384;
+// Wide rows come in smaller blocks, which bounds the buffer of a writer and the time that a part is locked.
+constexpr std::size_t kBlockBytes = std::size_t{4} << 20;
+constexpr std::size_t kLeastBlockRows = 64;
 constexpr std::size_t kMostSnapshotHeaderBytes = 1 << 20;
 // Files written at the same time: while one waits for the disk, another is packed.
 constexpr std::size_t kMostWriters = 4;
+// Blocks that the disk reads ahead of each stream of a restore.
+constexpr std::size_t kBlocksAhead = 2;
 
 // Everything that must agree for two tables' rows to mean the same.
 std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
@@ -46,26 +51,28 @@ std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t genera
   return body;
 }
 
-// One block being filled with columns.
+// A block of rows as columns, laid out where the file's buffer has room for it.
 class BlockBuilder {
  public:
-  explicit BlockBuilder(const RowSchema& schema) : columns_(columns_of(schema)) {}
+  explicit BlockBuilder(const RowSchema& schema)
+      : columns_(columns_of(schema)),
+        most_rows_(std::clamp(kBlockBytes / stored_row_bytes(columns_), kLeastBlockRows, kBlockRows)) {}
 
-  void pack(const Table::CutRows& rows) {
-    const std::size_t count = rows.ids.size();
-    const std::size_t header_bytes = (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
-    bytes_.resize(header_bytes + count * stored_row_bytes(columns_));
-    pack_columns(
-        columns_, rows.ids, rows.times, [&](std::size_t i) { return rows.rows[i]; }, bytes_.data() + header_bytes);
-    count_ = count;
+  [[nodiscard]] std::size_t most_rows() const noexcept { return most_rows_; }
+  [[nodiscard]] std::size_t most_bytes() const noexcept { return bytes_of(most_rows_); }
+
+  void pack(const Table::CutRows& rows, std::byte* block) {
+    count_ = rows.ids.size();
+    block_ = block;
+    pack_columns(columns_, rows.ids, rows.times, [&](std::size_t i) { return rows.rows[i]; }, block + header_bytes());
   }
 
-  // The finished block, checksums included.
-  [[nodiscard]] std::span<const std::byte> seal() {
+  // Adds the checksums; returns the bytes of the block.
+  [[nodiscard]] std::size_t seal() {
     std::vector<std::byte> header;
     put(header, kBlockMark);
     put(header, static_cast<std::uint32_t>(count_));
-    const std::byte* at = bytes_.data() + (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
+    const std::byte* at = block_ + header_bytes();
     const auto add_column = [&](std::size_t bytes) {
       put(header, crc32c(0, at, bytes));
       at += bytes;
@@ -74,13 +81,21 @@ class BlockBuilder {
     add_column(count_ * sizeof(std::uint32_t));
     for (const Column& column : columns_) add_column(count_ * column.bytes);
     put(header, crc32c(0, header.data(), header.size()));
-    std::copy(header.begin(), header.end(), bytes_.begin());
-    return bytes_;
+    std::copy(header.begin(), header.end(), block_);
+    return bytes_of(count_);
   }
 
  private:
+  [[nodiscard]] std::size_t header_bytes() const noexcept {
+    return (2 + columns_.size() + 2 + 1) * sizeof(std::uint32_t);
+  }
+  [[nodiscard]] std::size_t bytes_of(std::size_t rows) const noexcept {
+    return header_bytes() + rows * stored_row_bytes(columns_);
+  }
+
   std::vector<Column> columns_;
-  std::vector<std::byte> bytes_;
+  std::size_t most_rows_;
+  std::byte* block_ = nullptr;
   std::size_t count_ = 0;
 };
 
@@ -97,6 +112,7 @@ class PartWriter {
     opening.insert(opening.end(), header.begin(), header.end());
     put(opening, crc32c(0, header.data(), header.size()));
     file_.append(opening);
+    file_.make_room(builder_.most_bytes());
   }
 
   ~PartWriter() {
@@ -105,12 +121,18 @@ class PartWriter {
   PartWriter(const PartWriter&) = delete;
   PartWriter& operator=(const PartWriter&) = delete;
 
+  [[nodiscard]] std::size_t block_rows() const noexcept { return builder_.most_rows(); }
+
+  // Copies rows into the buffer: short, because the part of the table is locked meanwhile.
   void pack(const Table::CutRows& rows) {
-    builder_.pack(rows);
+    builder_.pack(rows, file_.claim());
     rows_ += rows.ids.size();
     ++blocks_;
   }
-  void flush() { file_.append(builder_.seal()); }
+  void flush() {
+    file_.commit(builder_.seal());
+    file_.make_room(builder_.most_bytes());
+  }
 
   SnapshotPart finish() {
     std::vector<std::byte> tail;
@@ -157,6 +179,10 @@ class PartReader {
   }
 
   [[nodiscard]] std::span<const BlockPlace> blocks() const noexcept { return blocks_; }
+
+  void fetch(const BlockPlace& place) const noexcept {
+    file_.fetch(place.offset, block_header_bytes() + place.rows * row_width());
+  }
 
   // The block's rows, checked. Reuses the buffers of `rows`.
   void read(const BlockPlace& place, std::vector<std::byte>& buffer, RawRows& rows) const {
@@ -274,6 +300,12 @@ void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<co
   pool.run(stride * streams, [&](std::size_t i) {
     const std::size_t at = i % streams * stride + i / streams;
     if (at >= pieces.size()) return;
+    // The disk reads the next blocks of this stream while the rows of this one are taken.
+    for (std::size_t ahead = i < streams ? 1 : kBlocksAhead; ahead <= kBlocksAhead; ++ahead) {
+      if (i / streams + ahead < stride && at + ahead < pieces.size()) {
+        pieces[at + ahead].reader->fetch(pieces[at + ahead].place);
+      }
+    }
     static thread_local std::vector<std::byte> buffer;
     static thread_local RawRows rows;
     pieces[at].reader->read(pieces[at].place, buffer, rows);
@@ -299,7 +331,8 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
       for (std::size_t part = 0; part < kParts; ++part) {
         if (part * paths.size() / kParts != i) continue;
         table.visit_cut(
-            cut, part, kBlockRows, [&](const Table::CutRows& rows) { writer.pack(rows); }, [&] { writer.flush(); });
+            cut, part, writer.block_rows(), [&](const Table::CutRows& rows) { writer.pack(rows); },
+            [&] { writer.flush(); });
       }
       parts[i] = writer.finish();
     });

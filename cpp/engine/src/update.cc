@@ -1,11 +1,11 @@
 // update.cc: batched writes. Occurrences are grouped by part; each part is changed by one thread at a time.
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <shared_mutex>
 
 #include "engine/error.h"
 #include "engine/table.h"
+#include "kernels/kernels.h"
 #include "part_update.h"
 #include "partition.h"
 #include "row_plan_content.h"
@@ -20,7 +20,10 @@ void check_gradients_finite(const GradientJob& job, Pool& pool) {
   const std::size_t rows = job.bags.targets();
   constexpr std::size_t kRows = 16384;
   pool.run((rows + kRows - 1) / kRows, [&](std::size_t piece) {
-    for (std::size_t i = piece * kRows * dim; i < std::min(rows, (piece + 1) * kRows) * dim; ++i) {
+    const std::size_t begin = piece * kRows * dim;
+    const std::size_t end = std::min(rows, (piece + 1) * kRows) * dim;
+    if (kernels().is_finite(job.grads + begin, end - begin)) return;
+    for (std::size_t i = begin; i < end; ++i) {
       if (std::isfinite(job.grads[i])) continue;
       throw ConfigError("table '" + job.table->config().name + "': gradient row " + std::to_string(i / dim) +
                         ", column " + std::to_string(i % dim) + " is " + std::to_string(job.grads[i]) +
@@ -282,16 +285,13 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
 
 void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
                         bool moves_clock) {
-  const std::size_t row_bytes = schema_.row_bytes();
-  change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
-    for (std::size_t i = 0; i < group.ids.size(); ++i) {
-      if (i + kAhead < group.ids.size()) update.fetch(i + kAhead);
-      RowHandle& handle = update.member(i);
-      update.preserve(handle);
-      std::memcpy(update.row(handle), rows + group.targets[i] * row_bytes, row_bytes);
-      update.stamp(handle, times[group.targets[i]]);
-    }
-    update.finish(std::nullopt);
+  const auto budget = check_budget({&ids, 1});
+  const Bags bags{.ids = ids};
+  const Partition& grouped = partition({&bags, 1}, *pool_)[0];
+  turn_.fetch_add(1);
+  pool_->run(kParts, [&](std::size_t part) {
+    const Partition::Group group = grouped.group(part);
+    if (!group.ids.empty()) PartUpdate(*this, part).replace(group, times, rows);
   });
   if (moves_clock && !times.empty()) force_clock(*std::max_element(times.begin(), times.end()));
 }

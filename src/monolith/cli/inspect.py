@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
-from monolith.cli import inspect_checkpoint, inspect_delta, inspect_export, inspect_log, inspect_records
+from monolith.cli import (
+    inspect_checkpoint,
+    inspect_delta,
+    inspect_export,
+    inspect_log,
+    inspect_machine,
+    inspect_records,
+)
 from monolith.cli._display import checking_bar, size_text, time_text
 from monolith.core.errors import ConfigError
 
@@ -41,6 +48,7 @@ def register(app: typer.Typer) -> None:
     kinds.command("records", epilog=inspect_records.EXAMPLE)(inspect_records.records)
     kinds.command("delta", epilog=inspect_delta.EXAMPLE)(inspect_delta.delta)
     kinds.command("log", epilog=inspect_log.EXAMPLE)(inspect_log.log)
+    kinds.command("machine", epilog=inspect_machine.EXAMPLE)(inspect_machine.machine)
     app.add_typer(kinds, name="inspect")
 
 

@@ -3,6 +3,7 @@
 
 #include <bit>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 
 namespace engine {
@@ -54,5 +55,9 @@ inline float round_to_half(float value, float draw) noexcept {
   const float rounded = (draw < position - below ? below + 1.0F : below) * spacing;
   return std::copysign(rounded, value);
 }
+
+// The same for many values; bytes have any alignment. Throws as kernel_level() does.
+void encode_halves(const float* values, std::byte* out, std::size_t count);
+void decode_halves(const std::byte* in, float* values, std::size_t count);
 
 }  // namespace engine

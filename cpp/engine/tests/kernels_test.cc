@@ -1,0 +1,393 @@
+// kernels_test.cc: every level of the kernels that this processor runs gives the bits of plain scalar code, or, for
+// rules and layouts, those of the baseline. The sign and payload of a NaN are free.
+#include "kernels/kernels.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "engine/error.h"
+#include "engine/half.h"
+#include "engine/kernels.h"
+#include "engine/layout/layouts.h"
+#include "optimizer_row.h"
+
+namespace engine {
+namespace {
+
+using optimizer_row::Floats;
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+const std::vector<std::size_t> kWidths = {1, 2, 3, 4, 5, 7, 8, 9, 11, 15, 16, 17, 23, 31, 32, 33, 47, 63, 64, 65, 100};
+
+// Runs the rest of a scope at a level.
+class AtLevel {
+ public:
+  explicit AtLevel(const Kernels& level) : before_(kernels()) { use_kernels(level); }
+  ~AtLevel() { use_kernels(before_); }
+  AtLevel(const AtLevel&) = delete;
+  AtLevel& operator=(const AtLevel&) = delete;
+
+ private:
+  const Kernels& before_;
+};
+
+class Draw {
+ public:
+  explicit Draw(std::uint64_t seed) : random_(seed) {}
+
+  std::size_t below(std::size_t end) { return random_() % end; }
+  float value() { return static_cast<float>(static_cast<double>(random_() >> 11) * 0x1p-52 - 1.0); }
+  // Any bits: subnormals, huge values, infinities, NaN.
+  float bits() { return std::bit_cast<float>(static_cast<std::uint32_t>(random_())); }
+  Floats values(std::size_t count, bool has_special) {
+    Floats values(count);
+    for (float& each : values) each = has_special && below(40) == 0 ? special() : value();
+    return values;
+  }
+  float special() {
+    const float specials[] = {kInf, -kInf, kNan, 0.0F, -0.0F, 1e-42F, std::numeric_limits<float>::max()};
+    return specials[below(std::size(specials))];
+  }
+
+ private:
+  std::mt19937_64 random_;
+};
+
+::testing::AssertionResult are_equal(std::span<const float> actual, std::span<const float> expected) {
+  if (actual.size() != expected.size()) return ::testing::AssertionFailure() << "sizes differ";
+  for (std::size_t i = 0; i < actual.size(); ++i) {
+    if (std::isnan(actual[i]) && std::isnan(expected[i])) continue;
+    if (std::bit_cast<std::uint32_t>(actual[i]) == std::bit_cast<std::uint32_t>(expected[i])) continue;
+    return ::testing::AssertionFailure() << "float " << i << " is " << actual[i] << ", expected " << expected[i];
+  }
+  return ::testing::AssertionSuccess();
+}
+
+TEST(Kernels, TheChosenLevelIsTheForcedOneOrTheLast) {
+  const std::vector<std::string_view> levels = kernel_levels();
+  ASSERT_FALSE(levels.empty());
+  EXPECT_EQ(levels.front(), "baseline");
+  const char* const forced = std::getenv("MONOLITH_KERNELS");
+  EXPECT_EQ(kernel_level(), forced == nullptr ? levels.back() : std::string_view(forced));
+}
+
+TEST(Kernels, BagsAreSummedInOrderOfOccurrence) {
+  for (const std::size_t width : kWidths) {
+    for (const std::size_t first : {std::size_t{0}, std::size_t{7}}) {
+      Draw draw(width * 2 + first);
+      // One float in front: rows have the alignment of a float, as in a table.
+      constexpr std::size_t kRows = 90;
+      const Floats content = draw.values(1 + kRows * width, true);
+      std::vector<std::int64_t> offsets = {0};
+      while (offsets.back() < 200) offsets.push_back(offsets.back() + static_cast<std::int64_t>(draw.below(9)));
+      std::vector<const std::byte*> rows(static_cast<std::size_t>(offsets.back()) - first);
+      for (const std::byte*& row : rows) {
+        const float* values = content.data() + 1 + draw.below(kRows) * width;
+        row = draw.below(10) == 0 ? nullptr : reinterpret_cast<const std::byte*>(values);
+      }
+      const std::size_t bags = offsets.size() - 1;
+      std::size_t begin = 0;
+      while (static_cast<std::size_t>(offsets[begin + 1]) <= first) ++begin;
+      const Floats start = draw.values(bags * width, false);
+      Floats expected = start;
+      for (std::size_t bag = begin; bag < bags; ++bag) {
+        for (auto at = std::max(first, static_cast<std::size_t>(offsets[bag]));
+             at < static_cast<std::size_t>(offsets[bag + 1]); ++at) {
+          if (rows[at - first] == nullptr) continue;
+          const auto* row = reinterpret_cast<const float*>(rows[at - first]);
+          for (std::size_t k = 0; k < width; ++k) expected[bag * width + k] += row[k];
+        }
+      }
+      for (const Kernels* level : runnable_kernels()) {
+        Floats out = start;
+        level->sum_bags({.rows = rows.data(),
+                         .count = rows.size(),
+                         .first = first,
+                         .offsets = offsets.data(),
+                         .bags = {begin, bags},
+                         .out = out.data(),
+                         .width = width,
+                         .ahead = 16});
+        EXPECT_TRUE(are_equal(out, expected)) << level->level << ", width " << width;
+      }
+    }
+  }
+}
+
+TEST(Kernels, GradientsAreSummedAndCheckedPerId) {
+  for (const std::size_t width : kWidths) {
+    Draw draw(width);
+    constexpr std::size_t kTargets = 60;
+    const Floats grads = draw.values(kTargets * width, true);
+    std::vector<RowHandle> handles(50);
+    std::vector<std::uint32_t> targets;
+    std::vector<Floats> expected;
+    for (RowHandle& handle : handles) {
+      handle.count = draw.below(2) == 0 ? 1 : static_cast<std::uint32_t>(1 + draw.below(6));
+      Floats sum(width, 0.0F);
+      for (std::uint32_t i = 0; i < handle.count; ++i) {
+        targets.push_back(static_cast<std::uint32_t>(draw.below(kTargets)));
+        for (std::size_t k = 0; k < width; ++k) {
+          const float grad = grads[targets.back() * width + k];
+          sum[k] = handle.count == 1 ? grad : sum[k] + grad;
+        }
+      }
+      expected.push_back(sum);
+    }
+    for (const Kernels* level : runnable_kernels()) {
+      Floats sums(targets.size() * width);
+      std::vector<const float*> out(handles.size());
+      std::vector<std::uint8_t> is_finite(handles.size(), 2);
+      level->sum_gradients({.grads = grads.data(),
+                            .targets = targets.data(),
+                            .occurrences = targets.size(),
+                            .handles = handles.data(),
+                            .distinct = handles.size(),
+                            .width = width,
+                            .sums = sums.data(),
+                            .out = out.data(),
+                            .is_finite = is_finite.data()});
+      for (std::size_t i = 0; i < handles.size(); ++i) {
+        EXPECT_TRUE(are_equal({out[i], width}, expected[i])) << level->level << ", width " << width << ", id " << i;
+        const bool finite = std::ranges::all_of(expected[i], [](float value) { return std::isfinite(value); });
+        EXPECT_EQ(is_finite[i], finite ? 1 : 0) << level->level << ", width " << width << ", id " << i;
+      }
+    }
+  }
+}
+
+TEST(Kernels, OneValueThatIsNotFiniteIsSeenAtEveryPlace) {
+  for (const Kernels* level : runnable_kernels()) {
+    for (std::size_t count = 0; count < 70; ++count) {
+      Floats values(count + 1, -std::numeric_limits<float>::max());
+      EXPECT_TRUE(level->is_finite(values.data() + 1, count)) << level->level << ", " << count;
+      for (std::size_t at = 1; at <= count; ++at) {
+        const float before = values[at];
+        for (const float bad : {kInf, -kInf, kNan, -kNan}) {
+          values[at] = bad;
+          EXPECT_FALSE(level->is_finite(values.data() + 1, count)) << level->level << ", " << at << " of " << count;
+        }
+        values[at] = before;
+      }
+    }
+  }
+}
+
+TEST(Kernels, SquaresAreSummedInEightInterleavedSums) {
+  for (std::size_t count = 0; count < 100; ++count) {
+    const Floats values = Draw(count).values(count + 1, false);
+    double sums[8] = {};
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t sum = i < count / 8 * 8 ? i % 8 : 0;
+      sums[sum] += double{values[i + 1]} * double{values[i + 1]};
+    }
+    const double expected = ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+    for (const Kernels* level : runnable_kernels()) {
+      EXPECT_EQ(level->sum_squares(values.data() + 1, count), expected) << level->level << ", " << count;
+    }
+  }
+}
+
+TEST(Kernels, EveryHalfIsDecodedAndEncodedAsAlone) {
+  constexpr std::size_t kHalves = 65536;
+  std::vector<std::byte> halves(1 + 2 * kHalves);  // an odd address
+  for (std::uint32_t i = 0; i < kHalves; ++i) {
+    const auto half = static_cast<std::uint16_t>(i);
+    std::memcpy(halves.data() + 1 + 2 * i, &half, sizeof half);
+  }
+  for (const Kernels* level : runnable_kernels()) {
+    Floats values(kHalves);
+    level->decode_halves(halves.data() + 1, values.data(), kHalves);
+    for (std::uint32_t i = 0; i < kHalves; ++i) {
+      const float expected = float_from_half(static_cast<std::uint16_t>(i));
+      ASSERT_TRUE(are_equal({&values[i], 1}, {&expected, 1})) << level->level << ", half " << i;
+    }
+    std::vector<std::byte> encoded(halves.size());
+    level->encode_halves(values.data(), encoded.data() + 1, kHalves);
+    for (std::uint32_t i = 0; i < kHalves; ++i) {
+      std::uint16_t half = 0;
+      std::memcpy(&half, encoded.data() + 1 + 2 * i, sizeof half);
+      ASSERT_EQ(half, half_from_float(values[i])) << level->level << ", half " << i;
+    }
+  }
+}
+
+TEST(Kernels, AnyFloatIsEncodedAsAloneAtAnyLength) {
+  Draw draw(3);
+  for (std::size_t count = 0; count < 200; ++count) {
+    Floats values(count);
+    for (float& value : values) value = draw.below(2) == 0 ? draw.bits() : draw.value() * 70000.0F;
+    for (const Kernels* level : runnable_kernels()) {
+      std::vector<std::byte> halves(2 * count + 3, std::byte{0x5A});
+      level->encode_halves(values.data(), halves.data() + 1, count);
+      for (std::size_t i = 0; i < count; ++i) {
+        std::uint16_t half = 0;
+        std::memcpy(&half, halves.data() + 1 + 2 * i, sizeof half);
+        ASSERT_EQ(half, half_from_float(values[i])) << level->level << ", " << values[i];
+      }
+      EXPECT_EQ(halves.front(), std::byte{0x5A});
+      EXPECT_EQ(halves.back(), std::byte{0x5A});
+    }
+  }
+}
+
+TEST(Kernels, LevelsOfEightBitsAreThoseOfTheBaseline) {
+  Draw draw(4);
+  for (std::size_t count = 0; count < 80; ++count) {
+    Floats values(count);
+    for (float& value : values) value = draw.below(4) == 0 ? draw.special() : draw.value() * 3.0F;
+    constexpr float kStep = 1.7F / 128.0F;
+    std::vector<std::byte> expected(count);
+    kBaselineKernels.encode_levels(values.data(), expected.data(), count, kStep);
+    for (const Kernels* level : runnable_kernels()) {
+      std::vector<std::byte> bytes(count);
+      level->encode_levels(values.data(), bytes.data(), count, kStep);
+      EXPECT_EQ(bytes, expected) << level->level;
+      Floats decoded(count);
+      level->decode_levels(bytes.data(), decoded.data(), count, kStep);
+      Floats rounded = values;  // in place
+      level->round_to_levels(rounded.data(), rounded.data(), count, kStep);
+      for (std::size_t i = 0; i < count; ++i) {
+        const float exact = static_cast<float>(static_cast<std::int8_t>(bytes[i])) * kStep;
+        EXPECT_TRUE(are_equal({&decoded[i], 1}, {&exact, 1})) << level->level;
+        EXPECT_TRUE(are_equal({&rounded[i], 1}, {&exact, 1})) << level->level;
+      }
+    }
+  }
+}
+
+// --- rules ---
+
+// Rows of one slice behind `kOffset` floats of another, after some steps.
+Floats train(const SliceConfig& config, bool has_special, bool has_latest) {
+  constexpr std::size_t kRows = 70;  // more than a block of the wrappers
+  constexpr std::size_t kOffset = 3;
+  const auto optimizer = make_optimizer(config);
+  const std::size_t row_words = kOffset + config.dim + optimizer->state_words();
+  Draw draw(config.dim * 7 + (has_special ? 1 : 0));
+  Floats words = draw.values(kRows * row_words, false);
+  std::vector<float*> rows;
+  std::vector<std::int64_t> ids;
+  for (std::size_t i = 0; i < kRows; ++i) {
+    rows.push_back(words.data() + i * row_words);
+    ids.push_back(static_cast<std::int64_t>(i * 977));
+    optimizer->init(rows.back() + kOffset + config.dim);
+  }
+  for (std::int64_t step = 1; step <= 4; ++step) {
+    const std::size_t width = kOffset + config.dim;
+    const Floats grads = draw.values(kRows * width, has_special);
+    const Floats latest = draw.values(kRows * width, false);
+    std::vector<const float*> grad_rows;
+    std::vector<const float*> latest_rows;
+    for (std::size_t i = 0; i < kRows; ++i) {
+      grad_rows.push_back(grads.data() + i * width);
+      latest_rows.push_back(latest.data() + i * width);
+    }
+    optimizer->step({.count = kRows,
+                     .end = kRows,
+                     .rows = rows.data(),
+                     .grads = grad_rows.data(),
+                     .latest = has_latest ? latest_rows.data() : nullptr,
+                     .ids = ids.data(),
+                     .value_offset = kOffset,
+                     .state_offset = kOffset + config.dim,
+                     .fetched_bytes = row_words * sizeof(float)},
+                    {.learning_rate = 0.1F, .step = step * 3, .seed = 5});
+  }
+  return words;
+}
+
+TEST(Kernels, EveryRuleLeavesTheSameBitsAtEveryLevel) {
+  for (const std::string& kind : optimizer_row::kKinds) {
+    for (const std::uint32_t dim : {1U, 2U, 3U, 5U, 8U, 13U, 16U, 17U, 31U, 40U}) {
+      if (kind == "batch_softmax" && dim > 1) continue;
+      for (const bool is_lively : {false, true}) {
+        SliceConfig config =
+            is_lively ? optimizer_row::lively(kind, dim) : optimizer_row::slice(dim, optimizer_row::part(kind));
+        config.stochastic_rounding = is_lively && dim % 2 == 1;
+        config.delay_lambda = dim % 3 == 0 ? 0.3F : 0.0F;
+        for (const bool has_special : {false, true}) {
+          Floats expected;
+          {
+            const AtLevel baseline(kBaselineKernels);
+            expected = train(config, has_special, true);
+          }
+          for (const Kernels* level : runnable_kernels()) {
+            const AtLevel at(*level);
+            EXPECT_TRUE(are_equal(train(config, has_special, true), expected))
+                << kind << ", dim " << dim << ", " << level->level << (is_lively ? ", lively" : "");
+          }
+        }
+      }
+    }
+  }
+}
+
+// --- layouts ---
+
+Floats run_layout(std::uint32_t dim, Pooling pooling, bool is_shared) {
+  constexpr std::size_t kExamples = 150;
+  const std::uint32_t first_n = pooling == Pooling::kFirst ? 3 : 0;
+  const std::uint32_t width = std::max(1U, first_n) * dim + 1;
+  const layout::Layouts layouts({dim}, {{0, pooling, first_n}, {0, pooling, first_n}},
+                                {{0, 0, 0, dim, 1, dim}, {0, 1, 0, dim, 0, dim}}, {width});
+  Draw draw(dim);
+  std::vector<std::int64_t> values;
+  std::vector<std::int64_t> offsets = {0};
+  for (std::size_t bag = 0; bag < (is_shared ? 1 : kExamples); ++bag) {
+    for (std::size_t i = draw.below(5); i > 0; --i) values.push_back(static_cast<std::int64_t>(draw.below(90)));
+    offsets.push_back(static_cast<std::int64_t>(values.size()));
+  }
+  Pool team(1);
+  const std::vector<layout::FeatureIds> ids(2, {values, offsets, is_shared});
+  const layout::StepPlan plan = layouts.plan(kExamples, ids, team);
+  const std::size_t unique = plan.unique(0).ids.size();
+  const Floats rows = draw.values(unique * dim, true);
+  Floats out(kExamples * width);
+  const layout::MatrixView<const float> row_view{rows.data(), unique, dim};
+  const layout::MatrixView<float> out_view{out.data(), kExamples, width};
+  plan.pool({&row_view, 1}, {&out_view, 1}, team);
+  const Floats grads = draw.values(out.size(), false);
+  Floats back(rows.size());
+  const layout::MatrixView<const float> grad_view{grads.data(), kExamples, width};
+  const layout::MatrixView<float> back_view{back.data(), unique, dim};
+  const std::vector<double> squares = plan.scatter({&grad_view, 1}, {&back_view, 1}, team);
+  out.insert(out.end(), back.begin(), back.end());
+  for (const double square : squares) {
+    const auto words = std::bit_cast<std::array<float, 2>>(square);
+    out.insert(out.end(), words.begin(), words.end());
+  }
+  return out;
+}
+
+TEST(Kernels, LayoutsCarryTheSameBitsAtEveryLevel) {
+  for (const std::uint32_t dim : {1U, 2U, 3U, 4U, 7U, 8U, 12U, 16U, 17U, 31U, 32U, 47U, 64U}) {
+    for (const Pooling pooling : {Pooling::kSum, Pooling::kMean, Pooling::kFirst}) {
+      for (const bool is_shared : {false, true}) {
+        Floats expected;
+        {
+          const AtLevel baseline(kBaselineKernels);
+          expected = run_layout(dim, pooling, is_shared);
+        }
+        for (const Kernels* level : runnable_kernels()) {
+          const AtLevel at(*level);
+          EXPECT_TRUE(are_equal(run_layout(dim, pooling, is_shared), expected)) << level->level << ", dim " << dim;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace engine
