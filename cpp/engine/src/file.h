@@ -9,7 +9,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -141,12 +140,11 @@ class OutputFile {
   static constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 
   struct Free {
-    void operator()(std::byte* data) const noexcept { std::free(data); }
+    void operator()(std::byte* data) const noexcept { ::operator delete(data, std::align_val_t{kAlignment}); }
   };
 
   void take_buffer(std::size_t bytes) {
-    buffer_.reset(static_cast<std::byte*>(std::aligned_alloc(kAlignment, bytes)));
-    if (!buffer_) throw std::bad_alloc();
+    buffer_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment})));
     capacity_ = bytes;
   }
 

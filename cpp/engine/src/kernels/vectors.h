@@ -22,7 +22,7 @@ constexpr std::size_t kRegisterFloats = 4;
 #endif
 
 // Floats of the widest vector that divides `width`; 1 if none does.
-consteval std::size_t lane_floats(std::size_t width) {
+constexpr std::size_t lane_floats(std::size_t width) {
   std::size_t floats = kRegisterFloats;
   while (floats > 1 && width % floats != 0) floats = floats == 4 ? 1 : floats / 2;
   return floats;
