@@ -17,6 +17,7 @@ FUZZ_TARGET ?=
 SOAK_SECONDS ?= 600
 MINUTES ?= 10
 MUTANTS ?=
+PYTHONS ?= python3.11 python3.12 python3.13
 export CHAOS_SECONDS ?= 60
 
 VENV := .venv
@@ -68,16 +69,19 @@ lock: ## Write the packages of .venv into requirements.lock, after an intended u
 
 # --- tests ------------------------------------------------------------------------------------------------------------
 
-.PHONY: test test-cpp test-python test-sanitizers test-asan test-tsan
+.PHONY: test test-cpp test-python test-packages test-sanitizers test-asan test-tsan
 test: test-cpp test-python ## Set up, then run the C++ and the Python tests
 
 test-cpp: setup ## Run the C++ tests only
 	cmake --build $(BUILD) --target engine_tests
 	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
 
+test-packages:
+	@scripts/install_system_packages.sh test
+
 # One process per core; each takes a whole file, so a file's servers are started once. The
 # order stays: the long tests of processes come first, and short ones fill the end.
-test-python: setup ## Run the Python tests only
+test-python: setup test-packages ## Run the Python tests only
 	$(BIN)/python -m pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
@@ -135,7 +139,7 @@ test-flink: setup flink-setup ## Run the joiner as a Flink job beside the refere
 	FLINK_PYTHON=$(CURDIR)/$(FLINK)/bin/python $(BIN)/python -m pytest tests/compat/test_flink.py $(PYTEST_ARGS)
 
 .PHONY: chaos soak torture mutants
-chaos: setup ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
+chaos: setup test-packages ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
 	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
@@ -189,6 +193,15 @@ docs: $(VENV)/.requirements ## Check the links of the documentation and build th
 	mkdocs build --strict --quiet
 
 # --- the rest ---------------------------------------------------------------------------------------------------------
+
+.PHONY: wheel test-wheel
+wheel: $(VENV)/.requirements ## Build wheels that need no compiler into dist: make wheel PYTHONS="python3.11 python3.12"
+	@scripts/fetch_dashboard_assets.sh
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps -r requirements-wheel.lock
+	@$(BIN)/python scripts/build_wheels.py $(VENV) dist $(PYTHONS)
+
+test-wheel: wheel ## Install the wheels with each extra, without a compiler, and run the README
+	$(BIN)/python -m pytest -v tests/wheel $(PYTEST_ARGS)
 
 .PHONY: bench demo proto clean
 bench: setup ## Measure against the peers: make bench BENCH=engine BENCH_ARGS=

@@ -2,8 +2,9 @@
 # Installs the Debian packages that pip cannot provide, when they are missing and this user may install them.
 # Prints nothing when all is there.
 #
-#   install_system_packages.sh         what builds and tests need. Never fails: what cannot be installed is named, and
-#                                      the build goes on without it.
+#   install_system_packages.sh         packages of builds. Never fails: it names a package that cannot be installed, and
+#                                      the build continues without it.
+#   install_system_packages.sh test    packages of Python tests. Never fails: tests without their server are skipped.
 #   install_system_packages.sh bench   what the peers of benchmarks need. Never fails: cases without their peer say so.
 #   install_system_packages.sh fuzz    what fuzzing needs. Fails when it cannot be had: there is no fuzzing without.
 set -u
@@ -38,6 +39,12 @@ if [[ ${1:-} == bench ]]; then
   exit 0
 fi
 
+if [[ ${1:-} == test ]]; then
+  # The server and its Java; not zookeeperd, which would start one for the whole machine.
+  [[ -e /usr/share/java/zookeeper.jar ]] || install zookeeper || echo "continuing without the tests of ZooKeeper" >&2
+  exit 0
+fi
+
 command -v g++ >/dev/null || missing+=(g++)
 python3 -c 'import ensurepip' 2>/dev/null || missing+=(python3-venv)
 found_header=$(ls /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h 2>/dev/null)
@@ -45,8 +52,6 @@ found_header=$(ls /usr/include/gtest/gtest.h /usr/local/include/gtest/gtest.h 2>
 # Headers of the native request path of the model server; their libraries are opened at run time.
 [[ -e /usr/include/nghttp2/nghttp2.h ]] || missing+=(libnghttp2-dev)
 [[ -e /usr/include/openssl/ssl.h ]] || missing+=(libssl-dev)
-# The server and its Java; not zookeeperd, which would start one for the whole machine.
-[[ -e /usr/share/java/zookeeper.jar ]] || missing+=(zookeeper)
 [[ ${#missing[@]} -gt 0 ]] || exit 0
-install "${missing[@]}" || echo "going on without; without libgtest-dev the C++ tests are skipped, without zookeeper those of its discovery; without libnghttp2-dev and libssl-dev requests pass through Python" >&2
+install "${missing[@]}" || echo "continuing; without libgtest-dev the C++ tests are skipped; without libnghttp2-dev and libssl-dev requests pass through Python" >&2
 exit 0

@@ -47,6 +47,13 @@ def translate_settings(lines: Sequence[str]) -> dict[str, str]:
     return variables
 
 
+def read_uv_settings(python: Path) -> dict[str, str]:
+    """Return uv's variables for the configuration of pip. A variable of the environment may replace each."""
+    command = [python, "-m", "pip", "config", "list"]
+    lines = subprocess.run(command, capture_output=True, text=True, check=False).stdout.splitlines()
+    return {"UV_INDEX_STRATEGY": "unsafe-best-match", **translate_settings(lines)}
+
+
 def find_uv(python: Path, lock: Path) -> str | None:
     """Return the path of uv, installed into the environment if need be; None where it cannot be had."""
     if uv := shutil.which("uv"):
@@ -74,9 +81,7 @@ def install_packages(venv: Path, lock: Path) -> int:
     show(f"[2/3] installing {count} packages with {'uv' if uv else 'pip; uv is not available'}")
     status = 1
     if uv:
-        pip = [python, "-m", "pip", "config", "list"]
-        settings = subprocess.run(pip, capture_output=True, text=True, check=False).stdout.splitlines()
-        variables = {"UV_INDEX_STRATEGY": "unsafe-best-match", **translate_settings(settings), **os.environ}
+        variables = {**read_uv_settings(python), **os.environ}
         command = [uv, "pip", "install", "--no-deps", "--python", python, "--requirement", lock]
         # The list of 120 installed versions hides the line that counts them.
         quiet = [] if sys.stderr.isatty() else ["--quiet"]

@@ -63,7 +63,7 @@ nb::object bytes_of_base64(std::string_view text) {
   bool is_good = false;
   {
     nb::gil_scoped_release unlocked;
-    is_good = engine::decode_base64(text, reinterpret_cast<std::byte*>(PyBytes_AS_STRING(bytes.ptr())));
+    is_good = engine::decode_base64(text, reinterpret_cast<std::byte*>(PyBytes_AsString(bytes.ptr())));
   }
   return is_good ? bytes : nb::object();
 }

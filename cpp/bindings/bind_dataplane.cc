@@ -139,7 +139,7 @@ nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::opti
   const auto size = static_cast<Py_ssize_t>(shard.reply_bytes(parsed, half));
   const auto reply = nb::steal<nb::bytes>(PyBytes_FromStringAndSize(nullptr, size));
   if (!reply.is_valid()) throw nb::python_error();
-  MemorySink sink(reinterpret_cast<std::byte*>(PyBytes_AS_STRING(reply.ptr())));
+  MemorySink sink(reinterpret_cast<std::byte*>(PyBytes_AsString(reply.ptr())));
   {
     nb::gil_scoped_release unlocked;
     shard.pull(parsed, half, deadline, sink);

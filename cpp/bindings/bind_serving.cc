@@ -158,7 +158,7 @@ void make_service(serving::Service* self, std::size_t threads, std::size_t max_r
 
 const char* name_of(serving::Api api) { return api == serving::Api::kRest ? "rest" : "grpc"; }
 
-nb::dict stats(const serving::Service& service) {
+nb::dict service_stats(const serving::Service& service) {
   const auto counts = service.stats();
   nb::dict answers;
   for (const auto& [key, count] : counts.answers) {
@@ -302,7 +302,7 @@ void bind_serving(nb::module_& m) {
           [](serving::Service& service, double timeout_s) { return service.next_call(seconds(timeout_s)); },
           "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(), "Return the next request for Python, or None.")
       .def("take_errors", &serving::Service::take_errors, "Return unexpected errors since the last call, for the log.")
-      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"), "Return all counts so far.")
+      .def("stats", &service_stats, nb::sig("def stats(self) -> dict[str, typing.Any]"), "Return all counts so far.")
       .def(
           "queued",
           [](const serving::Service& service) {

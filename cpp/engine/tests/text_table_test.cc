@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <random>
@@ -52,6 +53,95 @@ TEST(ShortDigits, AreTheNumber) {
   for (const std::string wrong : {"-1", "1a", "1.5", " 12", "1/", ":2"}) {
     std::uint64_t value = 0;
     EXPECT_FALSE(text::parse_short_digits((wrong + "        ").data(), wrong.size(), value)) << wrong;
+  }
+}
+
+TEST(ShortDecimals, AreTheNumber) {
+  for (const std::string digits : {"0", "5", "5.", ".5", "0.5", "0.1234", "1.23456", "12345.67", "1234567.", ".1234567",
+                                   "12345678", "00.00100", "0.3"}) {
+    double value = -1;
+    const std::string padded = digits + ",.xxxxxx";
+    ASSERT_TRUE(text::parse_short_decimal(padded.data(), digits.size(), value)) << digits;
+    EXPECT_EQ(value, std::stod(digits)) << digits;
+  }
+  for (const std::string wrong : {".", "..", "1..2", "1.2.3", "-1", "1e5", " .5", "1.a", "/.5", "0.:", "\xae\x35"}) {
+    double value = 0;
+    EXPECT_FALSE(text::parse_short_decimal((wrong + "........").data(), wrong.size(), value)) << wrong;
+  }
+}
+
+// Rows of three texts, in blocks with and without quotes. One row of `irregular` has delimiters, line ends and doubled
+// quotes in its fields, an empty line behind it or another line end.
+class RandomRows {
+ public:
+  RandomRows(unsigned seed, unsigned irregular, bool has_quotes) : random_(seed) {
+    for (int row = 0; row < 1500; ++row) add_row(random_() % irregular == 0, has_quotes);
+  }
+
+  std::string block;
+  std::vector<std::string> columns[3];
+  std::vector<std::size_t> ends{0};  // behind the line ends outside of quotes
+
+ private:
+  void add_row(bool is_irregular, bool has_quotes) {
+    for (auto& column : columns) {
+      std::string field(random_() % 20, static_cast<char>('a' + random_() % 8));
+      const std::size_t kind = is_irregular ? random_() % 4 : 3;
+      if (kind < 3) {
+        block += '"' + field + (kind == 0 ? ",\n" : kind == 1 ? "\"\"," : "") + '"';
+        field += kind == 0 ? ",\n" : kind == 1 ? "\"," : "";
+      } else {
+        const std::string quote = has_quotes && random_() % 2 == 0 ? "\"" : "";
+        block += quote + field + quote;
+      }
+      column.push_back(field);
+      if (&column != &columns[2]) block += ',';
+    }
+    if (is_irregular && random_() % 2 == 0) block += '\r';
+    end_line();
+    if (is_irregular && random_() % 2 == 0) end_line();
+  }
+  void end_line() {
+    block += '\n';
+    ends.push_back(block.size());
+  }
+
+  std::mt19937 random_;
+};
+
+TEST(ParseCsv, ReadsRowsBeforeAndBehindIrregularOnes) {
+  for (const unsigned irregular : {1U, 40U, 700U, 1'000'000U}) {
+    for (const bool has_quotes : {false, true}) {
+      const RandomRows rows(irregular, irregular, has_quotes);
+      const auto table =
+          parse_csv(rows.block, {',', 3}, csv_fields({TextType::kText, TextType::kText, TextType::kText}));
+      ASSERT_FALSE(table.problem) << table.problem->reason;
+      ASSERT_EQ(table.rows, 1500);
+      for (int column = 0; column < 3; ++column) EXPECT_EQ(texts(table.columns[column]), rows.columns[column]);
+    }
+  }
+}
+
+TEST(CutCsv, EndsBehindTheLastLineEndOutsideOfQuotes) {
+  std::mt19937 random(4);
+  for (const unsigned irregular : {1U, 40U, 1'000'000U}) {
+    const RandomRows rows(irregular, irregular, true);
+    for (int round = 0; round < 200; ++round) {
+      const std::size_t size = random() % rows.block.size();
+      const auto end = std::upper_bound(rows.ends.begin(), rows.ends.end(), size) - 1;
+      EXPECT_EQ(cut_csv(std::string_view(rows.block).substr(0, size), ','), *end) << size;
+    }
+  }
+}
+
+TEST(ParseCsv, CountsTheFieldsOfARowBehindManyRegularOnes) {
+  std::string block;
+  for (int row = 0; row < 300; ++row) block += "1,2\n";
+  for (const std::string wrong : {"1\n", "1,2,3\n", ",,\n"}) {
+    const auto table = parse_csv(block + wrong + block, {',', 2}, csv_fields({TextType::kInt64, TextType::kInt64}));
+    ASSERT_TRUE(table.problem) << wrong;
+    EXPECT_EQ(table.problem->row, 300);
+    EXPECT_EQ(table.problem->byte, block.size());
   }
 }
 

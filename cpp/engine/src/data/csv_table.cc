@@ -3,6 +3,7 @@
 #include <array>
 #include <bit>
 #include <charconv>
+#include <cstring>
 #include <iterator>
 #include <limits>
 #include <utility>
@@ -69,8 +70,101 @@ class RowSplitter {
 
   // Writes the fields of the next rows, row after row; returns the number of rows. Stops before a bad row.
   std::size_t split(Span* fields, std::uint32_t* row_begins, std::size_t most_rows) {
+    if (bad_) return 0;
+    if (is_regular_) {
+      if (const std::size_t rows = split_regular(fields, row_begins, most_rows)) return rows;
+    }
+    walk_.seek(begin_);
+    return split_any(fields, row_begins, most_rows);
+  }
+
+  [[nodiscard]] const std::optional<BadRow>& bad() const noexcept { return bad_; }
+
+ private:
+  // Finds the ends of the next fields, at least `count` where the block has as many; returns their number. Stops near
+  // the end of the block, and before a quote that neither opens nor closes a whole field.
+  std::size_t find_ends(std::size_t count) {
+    const text::CharacterSet separators(shape_.delimiter, '\n', '\r', '\n');
+    const text::CharacterSet quotes(kQuote, kQuote, kQuote, kQuote);
+    ends_.resize(count + text::kStride + 8);  // eight are written where one is found
+    std::uint32_t* const ends = ends_.data();
+    std::size_t size = 0;
+    std::size_t base = begin_ / text::kStride * text::kStride;
+    std::uint64_t wanted = ~std::uint64_t{0} << begin_ % text::kStride;
+    std::uint64_t inside = 0;                                          // all ones behind an open quote
+    std::uint64_t opens = std::uint64_t{1} << begin_ % text::kStride;  // a field begins with this character
+    std::uint64_t closes = 0;                                          // a separator must be this character
+    for (; size < count && base + text::kStride <= block_.size(); base += text::kStride) {
+      const char* const at = block_.data() + base;
+      std::uint64_t mask = separators.find(at) & wanted;
+      const std::uint64_t marks = quotes.find(at) & wanted;
+      if ((marks | inside | closes) != 0) {
+        const std::uint64_t between = text::mark_between(marks) ^ inside;
+        mask &= ~between;
+        const std::uint64_t closing = marks & ~between;
+        const bool is_regular = (marks & between & ~(mask << 1 | opens)) == 0 && ((closing << 1 | closes) & ~mask) == 0;
+        if (!is_regular) break;
+        inside = std::uint64_t{0} - (between >> 63);
+        closes = closing >> 63;
+      }
+      opens = mask >> 63;
+      wanted = ~std::uint64_t{0};
+      const auto hits = static_cast<std::size_t>(std::popcount(mask));
+      for (std::size_t written = 0; written < hits; written += 8) {
+        for (std::size_t place = 0; place < 8; ++place) {
+          ends[size + written + place] =
+              static_cast<std::uint32_t>(base + static_cast<std::size_t>(std::countr_zero(mask)));
+          mask &= mask - 1;
+        }
+      }
+      size += hits;
+    }
+    return size;
+  }
+
+  // `split` for rows that end with \n, whose quotes enclose whole fields. Returns 0 before another row, and near the
+  // end of the block.
+  std::size_t split_regular(Span* fields, std::uint32_t* row_begins, std::size_t most_rows) {
+    const std::size_t width = shape_.width;
+    const std::size_t most = std::min(find_ends(most_rows * width) / width, most_rows);
+    const char* const block = block_.data();
+    const char delimiter = shape_.delimiter;
+    const std::uint32_t* end = ends_.data();
+    auto begin = static_cast<std::uint32_t>(begin_);
     std::size_t rows = 0;
-    if (bad_) return rows;
+    for (; rows < most; ++rows) {
+      const std::uint32_t row_begin = begin;
+      const std::uint32_t* const last = end + width - 1;
+      int difference = block[*last] ^ '\n';
+      for (; end != last; ++end) {
+        difference |= block[*end] ^ delimiter;
+        *fields++ = whole_span(block, begin, *end);
+        begin = *end + 1;
+      }
+      *fields++ = whole_span(block, begin, *end);
+      begin = *end++ + 1;
+      const bool is_empty = width == 1 && begin == row_begin + 1;
+      if (difference != 0 || is_empty) {
+        begin = row_begin;
+        is_regular_ = rows != 0;
+        break;
+      }
+      row_begins[rows] = row_begin;
+    }
+    begin_ = begin;
+    return rows;
+  }
+
+  // A field without quotes, or between two.
+  static Span whole_span(const char* block, std::uint32_t begin, std::uint32_t end) noexcept {
+    static_assert(kPlain == 0 && kQuoted == 1);
+    const std::uint32_t quoted = block[begin] == kQuote ? 1 : 0;
+    return make_span(begin + quoted, end - quoted, quoted);
+  }
+
+  // `split` for any row.
+  std::size_t split_any(Span* fields, std::uint32_t* row_begins, std::size_t most_rows) {
+    std::size_t rows = 0;
     // Members would be loaded and stored for each field.
     text::CharacterWalk walk = walk_;
     const std::string_view block = block_;
@@ -125,9 +219,6 @@ class RowSplitter {
     return rows;
   }
 
-  [[nodiscard]] const std::optional<BadRow>& bad() const noexcept { return bad_; }
-
- private:
   static Span make_span(std::size_t begin, std::size_t end, std::uint32_t quoting) noexcept {
     return {static_cast<std::uint32_t>(begin), static_cast<std::uint32_t>(end - begin) & 0x3fffffffU, quoting & 3U};
   }
@@ -147,7 +238,9 @@ class RowSplitter {
   std::string_view block_;
   CsvShape shape_;
   text::CharacterWalk walk_;
-  std::size_t begin_ = 0;  // of the next row
+  std::vector<std::uint32_t> ends_;  // of fields
+  std::size_t begin_ = 0;            // of the next row
+  bool is_regular_ = true;           // rows end with \n
   std::optional<BadRow> bad_;
 };
 
@@ -278,8 +371,7 @@ class ChunkReader {
       case TextType::kDouble:
         return read_words(first, rows, column, [this](const Span& span, std::uint64_t& word) {
           double value;
-          if (span.quoting == kPlain && is_null(raw(span))) return false;  // NaN is a missing value
-          if (!parse_double(text_of(span), value)) return false;
+          if (!read_real(span, value)) return false;
           word = std::bit_cast<std::uint64_t>(value);
           return true;
         });
@@ -299,8 +391,24 @@ class ChunkReader {
   }
 
  private:
+  static constexpr std::uint32_t kShort = 8;  // characters that are converted together
+
+  bool read_real(const Span& span, double& value) {
+    if (span.quoting == kPlain) {
+      if (std::size_t{span.begin} + 1 + kShort <= block_.size()) [[likely]] {
+        const char* const at = block_.data() + span.begin;
+        const std::uint32_t sign = *at == '-' ? 1 : 0;
+        if (span.size - sign - 1 < kShort && text::parse_short_decimal(at + sign, span.size - sign, value)) [[likely]] {
+          if (sign != 0) value = -value;
+          return true;
+        }
+      }
+      if (is_null(raw(span))) return false;  // NaN is a missing value
+    }
+    return parse_double(text_of(span), value);
+  }
+
   bool read_int(const Span& span, std::uint64_t& word) {
-    constexpr std::uint32_t kShort = 8;
     const std::uint32_t size = span.size;
     const char* const at = block_.data() + span.begin;
     if (span.quoting == kPlain && std::size_t{span.begin} + 2 * kShort <= block_.size()) [[likely]] {
@@ -330,6 +438,12 @@ class ChunkReader {
       out[row] = 0;
       nulls_.push_back(row);
     }
+    end_values(column, rows);
+    return std::nullopt;
+  }
+
+  // Counts values that were appended, except those in `nulls_`.
+  void end_values(TextColumn& column, std::size_t rows) {
     if (!nulls_.empty() || !column.valid.empty()) {
       auto null = nulls_.begin();
       for (std::size_t row = 0; row < rows; ++row) {
@@ -339,7 +453,6 @@ class ChunkReader {
       }
     }
     column.value_count += rows;
-    return std::nullopt;
   }
 
   std::optional<std::size_t> read_bools(const Span* first, std::size_t rows, TextColumn& column) {
@@ -358,23 +471,31 @@ class ChunkReader {
   }
 
   std::optional<std::size_t> read_texts(const Span* first, std::size_t rows, TextColumn& column) {
+    constexpr std::size_t kStep = 16;  // characters that are copied together
     std::size_t bytes = 0;
     for (std::size_t row = 0; row < rows; ++row) bytes += first[row * width_].size;
     auto& characters = column.characters;
     const std::size_t before = characters.size();
-    characters.resize(before + bytes);
+    characters.resize(before + bytes + kStep);
+    column.text_ends.resize(column.text_ends.size() + rows);
+    std::int64_t* const ends = column.text_ends.data() + column.text_ends.size() - rows;
     char* out = characters.data() + before;
+    nulls_.clear();
     for (std::size_t row = 0; row < rows; ++row) {
       const Span& span = first[row * width_];
-      const bool is_missing = span.quoting == kPlain && is_null(raw(span));
-      if (!is_missing) {
+      if (span.quoting == kPlain && is_null(raw(span))) {
+        nulls_.push_back(row);
+      } else if (span.quoting != kMixed && span.size <= kStep && span.begin + kStep <= block_.size()) [[likely]] {
+        std::memcpy(out, block_.data() + span.begin, kStep);
+        out += span.size;
+      } else {
         const std::string_view text = text_of(span);
         out = std::copy(text.begin(), text.end(), out);
       }
-      text::add_valid(column.valid, column.value_count++, !is_missing);
-      column.text_ends.push_back(out - characters.data());
+      ends[row] = out - characters.data();
     }
     characters.resize(static_cast<std::size_t>(out - characters.data()));
+    end_values(column, rows);
     return std::nullopt;
   }
 
@@ -424,6 +545,21 @@ std::optional<TextProblem> for_each_chunk(std::string_view block, const CsvShape
   }
   if (splitter.bad()) return problem_of(*splitter.bad(), before, block);
   return std::nullopt;
+}
+
+// Reserves memory for all rows of a block, by the size of the first rows.
+void reserve_rows(std::vector<TextColumn>& columns, std::size_t rows, std::size_t first_bytes, std::size_t bytes) {
+  constexpr double kMostTimes = 512;
+  const double times = std::min(1.0625 * static_cast<double>(bytes) / static_cast<double>(first_bytes), kMostTimes);
+  const auto reserve = [times](auto& values) {
+    values.reserve(static_cast<std::size_t>(static_cast<double>(values.size()) * times));
+  };
+  if (rows < kChunkRows) return;
+  for (TextColumn& column : columns) {
+    reserve(column.words);
+    reserve(column.characters);
+    reserve(column.text_ends);
+  }
 }
 
 // True for one to 18 digits.
@@ -486,7 +622,7 @@ TextTable parse_csv(std::string_view block, const CsvShape& shape, const std::ve
   ChunkReader reader(block, shape.width);
   table.problem =
       for_each_chunk(block, shape,
-                     [&](const Span* spans, const std::uint32_t*, std::size_t rows,
+                     [&](const Span* spans, const std::uint32_t* row_begins, std::size_t rows,
                          std::uint64_t before) -> std::optional<TextProblem> {
                        for (std::size_t place = 0; place < fields.size(); ++place) {
                          const auto bad = reader.read(spans, rows, fields[place], table.columns[place]);
@@ -494,6 +630,9 @@ TextTable parse_csv(std::string_view block, const CsvShape& shape, const std::ve
                          const Span& span = spans[*bad * shape.width + fields[place].index];
                          return TextProblem{before + *bad, span.begin, fields[place].name,
                                             text::shorten(reader.text_of(span)), expected(fields[place].type)};
+                       }
+                       if (before == 0) {
+                         reserve_rows(table.columns, rows, std::size_t{row_begins[rows - 1]} + 1, block.size());
                        }
                        table.rows = before + rows;
                        return std::nullopt;
@@ -525,34 +664,54 @@ InferredText infer_csv(std::string_view block, const CsvShape& shape) {
 
 namespace {
 
+// 64 characters of a block from `base` on; dots behind its end.
+class Stride {
+ public:
+  Stride(std::string_view block, std::size_t base) : at_(block.data() + base) {
+    if (base + text::kStride <= block.size()) return;
+    std::fill(std::begin(last_), std::end(last_), '.');
+    std::copy(block.begin() + static_cast<std::ptrdiff_t>(base), block.end(), last_);
+    at_ = last_;
+  }
+  Stride(const Stride&) = delete;
+  Stride& operator=(const Stride&) = delete;
+
+  [[nodiscard]] const char* at() const noexcept { return at_; }
+
+ private:
+  const char* at_;
+  char last_[text::kStride];
+};
+
 // The cut of a block whose quotes all open or close a field, or stand doubled inside of one; nothing for other blocks.
 std::optional<std::size_t> cut_regular(std::string_view block, char delimiter) {
   const text::CharacterSet quotes(kQuote, kQuote, kQuote, kQuote);
-  const text::CharacterSet ends('\n', '\n', '\n', '\n');
   const text::CharacterSet openers(delimiter, '\n', '\r', kQuote);  // characters that may stand before an opening quote
   std::uint64_t inside = 0;                                         // all ones behind an open quote
-  std::uint64_t before = 1;                                         // the character before the stride is an opener
-  std::size_t cut = 0;
-  char last[text::kStride];
-  for (std::size_t base = 0; base < block.size(); base += text::kStride) {
-    const char* at = block.data() + base;
-    const std::size_t left = block.size() - base;
-    if (left < text::kStride) {
-      std::fill(std::begin(last), std::end(last), '.');
-      std::copy_n(at, left, last);
-      at = last;
-    }
-    const std::uint64_t marks = quotes.find(at);
+  std::size_t base = 0;
+  for (; base < block.size(); base += text::kStride) {
+    const Stride stride(block, base);
+    const std::uint64_t marks = quotes.find(stride.at());
+    if (marks == 0) continue;
     const std::uint64_t between = text::mark_between(marks) ^ inside;
-    const std::uint64_t opener_bits = openers.find(at);
-    if ((marks & between & ~(opener_bits << 1 | before)) != 0) return std::nullopt;
-    if (const std::uint64_t rows = ends.find(at) & ~between; rows != 0) {
-      cut = base + static_cast<std::size_t>(std::bit_width(rows));
+    if (const std::uint64_t opening = marks & between; opening != 0) {
+      const char before = base == 0 ? '\n' : block[base - 1];
+      const bool is_opener = before == delimiter || before == '\n' || before == '\r' || before == kQuote;
+      if ((opening & ~(openers.find(stride.at()) << 1 | (is_opener ? 1 : 0))) != 0) return std::nullopt;
     }
     inside = std::uint64_t{0} - (between >> 63);
-    before = opener_bits >> 63;
   }
-  return cut;
+  // The last line end outside of quotes.
+  const text::CharacterSet ends('\n', '\n', '\n', '\n');
+  while (base != 0) {
+    base -= text::kStride;
+    const Stride stride(block, base);
+    const std::uint64_t between_alone = text::mark_between(quotes.find(stride.at()));
+    inside ^= std::uint64_t{0} - (between_alone >> 63);  // before the stride
+    const std::uint64_t rows = ends.find(stride.at()) & ~(between_alone ^ inside);
+    if (rows != 0) return base + static_cast<std::size_t>(std::bit_width(rows));
+  }
+  return 0;
 }
 
 }  // namespace

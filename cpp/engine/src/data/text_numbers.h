@@ -1,6 +1,7 @@
 // text_numbers.h: numbers in text. Private to the data engine.
 #pragma once
 
+#include <bit>
 #include <charconv>
 #include <cstdint>
 #include <cstring>
@@ -151,18 +152,49 @@ inline bool parse_digits(std::string_view text, std::uint64_t& value) noexcept {
   return error == std::errc{} && at == text.data() + text.size() && !text.empty();
 }
 
-// One to eight digits at `at`, where eight bytes may be read.
-inline bool parse_short_digits(const char* at, std::size_t size, std::uint64_t& value) noexcept {
+inline constexpr std::uint64_t kZeroDigits = 0x3030303030303030;
+
+// One to eight characters at `at`, behind zeros that fill the eight. Eight bytes may be read there.
+inline std::uint64_t load_short(const char* at, std::size_t size) noexcept {
   std::uint64_t word;
   std::memcpy(&word, at, 8);
-  constexpr std::uint64_t kZeros = 0x3030303030303030;
-  if (size < 8) word = word << (64 - 8 * size) | kZeros >> (8 * size);
-  const std::uint64_t digits = word ^ kZeros;
+  return size < 8 ? word << (64 - 8 * size) | kZeroDigits >> (8 * size) : word;
+}
+
+// The number that eight digits spell; false for other characters.
+inline bool join_digits(std::uint64_t word, std::uint64_t& value) noexcept {
+  const std::uint64_t digits = word ^ kZeroDigits;
   if (((digits | (digits + 0x0606060606060606)) & 0xf0f0f0f0f0f0f0f0) != 0) return false;
   // Neighbours are joined: two digits in each pair of bytes, then four, then eight.
   const std::uint64_t twos = (digits * 10 + (digits >> 8)) & 0x00ff00ff00ff00ff;
   const std::uint64_t fours = (twos * 100 + (twos >> 16)) & 0x0000ffff0000ffff;
   value = (fours * 10'000 + (fours >> 32)) & 0xffffffff;
+  return true;
+}
+
+// One to eight digits at `at`, where eight bytes may be read.
+inline bool parse_short_digits(const char* at, std::size_t size, std::uint64_t& value) noexcept {
+  return join_digits(load_short(at, size), value);
+}
+
+// One to eight digits with at most one point among them, at `at`, where eight bytes may be read.
+inline bool parse_short_decimal(const char* at, std::size_t size, double& value) noexcept {
+  constexpr std::uint64_t kOnes = 0x0101010101010101;
+  std::uint64_t word = load_short(at, size);
+  const std::uint64_t others = word ^ kOnes * '.';
+  const std::uint64_t points = (others - kOnes) & ~others & kOnes << 7;  // the lowest bit is right
+  std::size_t behind = 0;                                                // digits behind the point
+  if (points != 0) {
+    if (size == 1) return false;
+    // Digits before the point move over it.
+    const auto shift = static_cast<unsigned>(std::countr_zero(points)) - 7;
+    const std::uint64_t before = (std::uint64_t{1} << shift) - 1;
+    word = (word & ~(before << 8 | 0xff)) | (word & before) << 8 | '0';
+    behind = 7 - shift / 8;
+  }
+  std::uint64_t mantissa = 0;
+  if (!join_digits(word, mantissa)) return false;
+  value = static_cast<double>(mantissa) / kPowers[behind];  // both are exact: one rounding
   return true;
 }
 

@@ -78,6 +78,12 @@ class CharacterWalk {
     load(0);
   }
 
+  // Continues at a position, at most the size of the text.
+  void seek(std::size_t at) noexcept {
+    load(at / kStride * kStride);
+    mask_ &= ~std::uint64_t{0} << at % kStride;
+  }
+
   // Position of the next character of the set, or the size of the text.
   [[nodiscard]] std::size_t next() noexcept {
     while (mask_ == 0) {
