@@ -11,6 +11,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# One process per core runs tests. Threads of OpenMP that wait for a busy core spin, which doubles the work of torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import hypothesis
 import pytest
 

@@ -62,6 +62,7 @@ _PRELOADED = (
     "monolith.training.estimator",
     "monolith.training.hooks",
     "monolith.training.runner",
+    "preloaded_exports",
 )
 
 
@@ -160,9 +161,9 @@ def run(request: dict[str, Any]) -> None:
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
-    del sys.path[0]  # the folder of this file
     for name in _PRELOADED:
         importlib.import_module(name)
+    del sys.path[0]  # the folder of this file
     gc.collect()
     gc.freeze()
     request = serve(listener)
