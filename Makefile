@@ -140,7 +140,7 @@ test-flink: setup flink-setup ## Run the joiner as a Flink job beside the refere
 
 .PHONY: chaos soak torture mutants
 chaos: setup test-packages ## Kill, hold, cut off and stop the processes of jobs and servers: make chaos CHAOS_SECONDS=60 per test
-	$(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
+	MONOLITH_TEST_PRELOAD=0 $(BIN)/python -m pytest tests/chaos -v -s $(PYTEST_ARGS)
 
 soak: setup ## Train for long while processes are held and killed; fails on growth: make soak SOAK_SECONDS=600
 	$(BIN)/python tests/chaos/soak.py --seconds $(SOAK_SECONDS)

@@ -7,13 +7,18 @@ from __future__ import annotations
 import gc
 import os
 import random
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+# One process per core runs tests. Threads of OpenMP that wait for a busy core spin, which doubles the work of torch.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import hypothesis
 import pytest
 
 from monolith.testing.processes.certificates import Authority, why_no_certificates
+from preloaded_popen import PreloadedPopen, why_not_preloaded
 
 # Suites that are shipped: without this, their failures would not show the values.
 pytest.register_assert_rewrite("monolith.testing.suites.discovery_suite", "monolith.testing.suites.zookeeper_suite")
@@ -25,6 +30,8 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, deran
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
 
+_LONG = ("tests/integration/", "tests/unit/test_examples.py", "tests/unit/layers/", "tests/unit/benchmarks/")
+
 _SEED = int(os.environ.get("TEST_SEED", random.SystemRandom().randrange(2**32)))
 
 
@@ -32,10 +39,24 @@ def pytest_report_header() -> str:
     return f"random seed: {_SEED} (repeat with TEST_SEED={_SEED})"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the files with long tests first: a long file that starts last would leave the other processes idle."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_LONG))  # stable, so a file stays together
+
+
 def pytest_collection_finish() -> None:
     """Take thousands of collected tests out of every later garbage collection, which would visit them again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _fork_programs() -> Iterator[None]:
+    """Fork the processes of ``monolith`` that tests start; MONOLITH_TEST_PRELOAD=0 executes each of them instead."""
+    with pytest.MonkeyPatch.context() as patch:
+        if why_not_preloaded() is None:
+            patch.setattr(subprocess, "Popen", PreloadedPopen)
+        yield
 
 
 @pytest.fixture

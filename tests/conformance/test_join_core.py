@@ -11,7 +11,7 @@ from random import Random
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from monolith.core.errors import ConfigError
@@ -250,7 +250,6 @@ def join(core: JoinCore, events: Iterable[Event], *watermarks: int) -> list[Row]
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams(), random=SEED, late=LATE, tasks=st.integers(1, 2), rate=st.sampled_from([1.0, 0.5]))
-@settings(max_examples=300, deadline=None)
 def test_the_order_of_events_before_a_watermark_does_not_change_the_rows(
     name: str, events: list[Event], random: Random, late: str, tasks: int, rate: float
 ) -> None:
@@ -262,7 +261,6 @@ def test_the_order_of_events_before_a_watermark_does_not_change_the_rows(
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams(copies=False), random=SEED, late=LATE, data=st.data())
-@settings(max_examples=300, deadline=None)
 def test_an_admissible_order_gives_the_same_rows(
     name: str, events: list[Event], random: Random, late: str, data: st.DataObject
 ) -> None:
@@ -290,7 +288,6 @@ def test_an_admissible_order_gives_the_same_rows(
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams(), random=SEED, late=LATE, steps=st.lists(st.integers(0, 40), max_size=6))
-@settings(max_examples=200, deadline=None)
 def test_repeated_events_and_split_watermarks_change_no_row(
     name: str, events: list[Event], random: Random, late: str, steps: list[int]
 ) -> None:
@@ -306,7 +303,6 @@ def test_repeated_events_and_split_watermarks_change_no_row(
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams(copies=False), random=SEED, late=st.sampled_from(["drop", "reemit"]), tasks=st.integers(1, 2))
-@settings(max_examples=300, deadline=None)
 def test_fast_mode_gives_each_task_the_same_labels_in_every_order(
     name: str, events: list[Event], random: Random, late: str, tasks: int
 ) -> None:
@@ -322,7 +318,6 @@ def test_fast_mode_gives_each_task_the_same_labels_in_every_order(
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams(), mode=st.sampled_from(["standard", "fast"]))
-@settings(max_examples=200, deadline=None)
 def test_a_sampled_stream_is_a_subset_of_the_whole(name: str, events: list[Event], mode: str) -> None:
     whole = join(CORES[name](make_settings(mode=mode)), events)
     sampled = join(CORES[name](make_settings(mode=mode, r=0.5)), events)
@@ -339,7 +334,6 @@ def test_a_sampled_stream_is_a_subset_of_the_whole(name: str, events: list[Event
 
 @pytest.mark.parametrize("name", sorted(CORES))
 @given(events=streams())
-@settings(max_examples=100, deadline=None)
 def test_keys_of_another_name_and_the_same_order_give_the_same_rows(name: str, events: list[Event]) -> None:
     names = {b"a": b"k-1", b"b": b"k-2"}
     renamed = [replace(event, key=names[event.key]) for event in events if not isinstance(event, Watermark)]

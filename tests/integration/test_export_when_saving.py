@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import monolith as mt
 from commands import Shell
 from monolith.artifacts.checkpoint_folder import CheckpointFolder
 from monolith.artifacts.export_folder import ExportFolder
+from monolith.core.free_ports import free_port
 from monolith.demo.world import World
 from monolith.demo.world.files import write_parquet
 from monolith.features import Declaration
 from monolith.serving.servable.servable import Servable
+from monolith.testing.processes.local_cluster import LocalCluster
 
 CLICKS = World(users=40, items=30, seed=4).clicks(600)
 FEATURES = "{sparse: [user_id, item_id, category], dense: [price], dim: 4, hidden: [8]}"
@@ -74,15 +72,18 @@ def test_a_job_without_a_folder_is_refused(shell: Shell) -> None:
 
 
 def test_the_chief_of_parameter_servers_exports_with_each_checkpoint(shell: Shell) -> None:
-    shell.run(
-        "launch", "local", "--num-ps", 2, "--num-workers", 1, "--", *TRAIN, "--max-steps", 8, "--export-when-saving"
-    )
+    command = [*TRAIN, "--max-steps", 8, "--export-when-saving"]
+    with LocalCluster(command, num_ps=2, num_workers=1, folder=shell.folder) as cluster:
+        assert cluster.wait() is None
     check_exports(shell, 8)
 
 
 def test_rank_0_exports_with_each_checkpoint(shell: Shell) -> None:
-    program = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
-    command = ["launch", "torchrun", "--nproc", "2", "--", *map(str, TRAIN), "--max-steps", "8", "--export-when-saving"]
-    done = subprocess.run([*program, *command], cwd=shell.folder, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    address = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    options = ["--enable-sync-training", "--max-steps", 8, "--export-when-saving"]
+    ranks = [
+        shell.start(*TRAIN, *options, env={**address, "RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(2)
+    ]
+    for rank in ranks:
+        assert rank.end() == 0, rank.err.read_text()
     check_exports(shell, 8)

@@ -74,9 +74,9 @@ def test_a_ready_made_model_is_trained_evaluated_and_asked(shell: Shell) -> None
 
 
 def test_a_command_that_a_shell_starts_works_the_same(shell: Shell) -> None:
-    program = "from monolith.cli.main import main; main()"
+    installed = Path(sys.executable).with_name("monolith")
     arguments = [*map(str, TRAIN), "--max-steps", "2", "--json"]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], cwd=shell.folder, capture_output=True, text=True)
+    done = subprocess.run([installed, *arguments], cwd=shell.folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "ctr/auc" in json.loads(done.stdout)
 

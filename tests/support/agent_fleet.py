@@ -166,11 +166,12 @@ def is_running(pid: int) -> bool:
 
 @dataclass
 class Load:
-    """Clients that send requests without a pause and count them."""
+    """Clients that send requests with a short pause between them, and count them."""
 
     address: str
     model: str
     threads: int = 2
+    pause_s: float = 0.008
     sent: int = 0
     failures: list[str] = field(default_factory=list)
     answers: list[tuple[np.ndarray, int]] = field(default_factory=list)
@@ -194,7 +195,7 @@ class Load:
     def _run(self) -> None:
         request = as_example_batch()
         with mt.serving.Client(self.address, model=self.model, timeout_s=30) as client:
-            while not self._ended.is_set():
+            while not self._ended.wait(self.pause_s):
                 try:
                     scores = next(iter(client.score(request, "example_batch").values())).reshape(-1)
                 except MonolithError as error:

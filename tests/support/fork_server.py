@@ -1,4 +1,4 @@
-"""Processes that start with everything imported: a fork server which has loaded ``training_child``."""
+"""Processes that start with everything imported: a fork server that has imported ``training_child`` and exports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FOLDER = str(Path(__file__).parent)
 def fork_context() -> ForkServerContext:
     """Return the context whose processes have imported ``training_child``."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["training_child"])
+    context.set_forkserver_preload(["training_child", "preloaded_exports"])
     before = os.environ.get("PYTHONPATH")
     # The server takes its path from the environment alone.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [_FOLDER, before]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import importlib
 import pkgutil
+from pathlib import Path
 
 import pytest
 
@@ -24,4 +25,5 @@ MODULES = sorted(
 def test_examples_hold(name: str) -> None:
     module = importlib.import_module(name)
     assert (module.__doc__ or "").strip(), f"{name} has no docstring"
-    assert doctest.testmod(module).failed == 0
+    if ">>> " in Path(str(module.__file__)).read_text():  # the search for examples visits every object of a module
+        assert doctest.testmod(module).failed == 0

@@ -1,4 +1,4 @@
-"""The examples run, are short, and do what they say; so does the code in the README and in pages."""
+"""The examples run, are short, and do what they say; so does the code in pages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from monolith.cli import main as program
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("[0-9]*.py"))
 PAGES = [
-    "README.md",
     "docs/guide/tables.md",
     "docs/guide/torch_modules.md",
     "docs/guide/data.md",

@@ -6,6 +6,8 @@ cannot fold.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,7 +24,7 @@ from monolith.artifacts.export_tensors import SCALE_SUFFIX, is_quantizable, quan
 from monolith.core.durable_files import write_synced
 from monolith.core.errors import ConfigError
 
-__all__ = ["OnnxProgram", "convert"]
+__all__ = ["OnnxProgram", "convert", "read_operators_once"]
 
 _PREFIX = "model."
 _DTYPES = {1: "float32", 6: "int32", 7: "int64", 9: "bool", 10: "float16", 11: "float64", 3: "int8", 8: "string"}
@@ -44,6 +46,7 @@ def convert(
             output.
     """
     _onnx()
+    read_operators_once()
     if twice := sorted({*inputs, *outputs} & set(weights)):
         raise ConfigError(
             f"name of a weight is {twice[0]!r}, which is also an input or output of the dense part; rename the weight "
@@ -75,6 +78,18 @@ def convert(
     _drop_unused(proto.graph)
     _name_batch(proto.graph)
     return OnnxProgram(proto, weights)
+
+
+def read_operators_once() -> None:
+    """Make torch read the operators of onnxscript once per process. Each export reads them, for a third of its time."""
+    try:
+        name = importlib.import_module("torch.onnx._internal._lazy_import").onnxscript_apis._name
+        apis = importlib.import_module(name)
+        read = apis.get_torchlib_ops
+    except (AttributeError, ImportError):  # another release of torch
+        return
+    if not hasattr(read, "cache_info"):
+        setattr(apis, "get_torchlib_ops", functools.cache(read))  # noqa: B010
 
 
 class OnnxProgram:

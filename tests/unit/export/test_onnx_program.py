@@ -3,8 +3,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from torch import Tensor
+from torch.onnx._internal._lazy_import import onnxscript_apis
 
-from monolith.export.onnx_program import convert
+from monolith.export.onnx_program import convert, read_operators_once
 
 
 class Powers(torch.nn.Module):
@@ -26,3 +27,11 @@ def test_squares_are_products_and_other_powers_stay() -> None:
     for ours, theirs in zip(said, Powers()(x, y), strict=True):
         np.testing.assert_allclose(ours, theirs.numpy(), rtol=1e-6)
     np.testing.assert_array_equal(said[0], (x * x).numpy())
+
+
+def test_torch_reads_the_operators_of_onnx_once_per_process() -> None:
+    read_operators_once()
+    operators = onnxscript_apis.get_torchlib_ops()
+    read_operators_once()
+    assert len(operators) > 100
+    assert onnxscript_apis.get_torchlib_ops() is operators

@@ -1,0 +1,175 @@
+"""The interpreter that ``preloaded_popen`` forks: it has imported torch and this project, so a start is cheap.
+
+Run as a program with the number of a listening socket. Each connection carries one request: JSON that describes the
+process, and its file descriptors. The answer is the process id. The requesting process becomes the parent: the process
+is forked through an intermediate, whose end makes it an orphan that the system gives to the requester, its subreaper.
+
+The server has one thread and never creates a channel, a pool or a table, so that its forks start clean. It ends when
+its standard input does, however the requester ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import time
+import types
+import warnings
+from typing import Any
+
+__all__: list[str] = []
+
+PROGRAM = "from monolith.cli.main import main; main()"
+"""The code of ``python -c`` that is the command ``monolith``."""
+
+_MOST_BYTES = 1 << 20
+_MOST_DESCRIPTORS = 64
+_PRELOADED = (
+    "numpy",
+    "torch",
+    "torch._dynamo",  # the first optimizer of a process imports it
+    "torch.distributed",
+    "grpc",
+    "pyarrow.parquet",
+    "monolith.agent.controller",
+    "monolith.cli.agent_run",
+    "monolith.cli.evaluate",
+    "monolith.cli.join",
+    "monolith.cli.ps",
+    "monolith.cli.serve",
+    "monolith.cli.train",
+    "monolith.data.readers",
+    "monolith.models",
+    "monolith.ps.server",
+    "monolith.ps.store",
+    "monolith.serving.remote.loading",
+    "monolith.serving.server",
+    "monolith.training.cluster.roles.process",
+    "monolith.training.cluster.roles.rank",
+    "monolith.training.cluster.roles.server",
+    "monolith.training.cluster.roles.worker",
+    "monolith.training.estimator",
+    "monolith.training.hooks",
+    "monolith.training.runner",
+    "preloaded_exports",
+)
+
+
+def serve(listener: socket.socket) -> dict[str, Any]:
+    """Answer requests until standard input ends; return only in a forked process, with its request."""
+    while True:
+        ready, _, _ = select.select([listener, 0], [], [])
+        if 0 in ready:
+            os._exit(0)
+        connection, _ = listener.accept()
+        with connection:
+            text, descriptors, _, _ = socket.recv_fds(connection, _MOST_BYTES, _MOST_DESCRIPTORS)
+            request: dict[str, Any] = json.loads(text)
+            pid = _fork_twice()
+            if pid == 0:
+                connection.close()
+                listener.close()
+                request["received"] = descriptors
+                return request
+            for descriptor in descriptors:
+                os.close(descriptor)
+            connection.sendall(str(pid).encode())
+
+
+def _fork_twice() -> int:
+    """Return the id of the new process, or 0 in the new process once the requester is its parent."""
+    from_child, to_parent = os.pipe()
+    intermediate = os.fork()
+    if intermediate == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid:
+            os.write(to_parent, str(pid).encode())
+            os._exit(0)
+        os.close(from_child)
+        os.close(to_parent)
+        while os.getppid() == between:
+            time.sleep(0.0005)
+        return 0
+    os.close(to_parent)
+    text = os.read(from_child, 32)
+    os.close(from_child)
+    os.waitpid(intermediate, 0)
+    return int(text)
+
+
+def become(request: dict[str, Any]) -> None:
+    """Take the descriptors, folder, environment and arguments of a request."""
+    _place_descriptors(request["received"], request["targets"])
+    if request["new_session"]:
+        os.setsid()
+    else:
+        with contextlib.suppress(OSError):
+            os.setpgid(0, request["group"])
+    if request["folder"] is not None:
+        os.chdir(request["folder"])
+    threads = os.environ.get("OMP_NUM_THREADS")
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    if os.environ.get("OMP_NUM_THREADS", threads) != threads:  # read when the library was loaded
+        sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    if os.environ.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
+    if request["unbuffered"] or os.environ.get("PYTHONUNBUFFERED"):
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(write_through=True)
+    for action in request["warnings"]:
+        warnings.simplefilter(action)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    sys.modules["numpy"].random.seed()
+    sys.argv = [request["script"] or "-c", *request["arguments"]]
+
+
+def _place_descriptors(received: list[int], targets: list[int]) -> None:
+    """Move descriptors to the numbers that they have in the requester; a child inherits them as after ``exec``."""
+    above = max([*received, *targets]) + 1
+    moved = [fcntl.fcntl(descriptor, fcntl.F_DUPFD, above) for descriptor in received]
+    for descriptor in received:
+        os.close(descriptor)
+    for descriptor, target in zip(moved, targets, strict=True):
+        os.dup2(descriptor, target, inheritable=True)
+        os.close(descriptor)
+
+
+def run(request: dict[str, Any]) -> None:
+    """Run the program of a request as ``__main__``."""
+    if request["script"] is not None:
+        sys.path.insert(0, os.path.dirname(os.path.abspath(request["script"])))
+        runpy.run_path(request["script"], run_name="__main__")
+        return
+    sys.path.insert(0, "" if request["is_code"] else os.getcwd())
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    importlib.import_module("monolith.cli.main").main()
+
+
+def main() -> None:
+    listener = socket.socket(fileno=int(sys.argv[1]))
+    for name in _PRELOADED:
+        importlib.import_module(name)
+    del sys.path[0]  # the folder of this file
+    gc.collect()
+    gc.freeze()
+    request = serve(listener)
+    become(request)
+    run(request)
+
+
+if __name__ == "__main__":
+    main()
