@@ -7,12 +7,15 @@ from __future__ import annotations
 import gc
 import os
 import random
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 # One process per core runs tests. Threads of OpenMP that wait for a busy core spin, which doubles the work of torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell ignores Ctrl-C for commands in its background, and processes of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest
