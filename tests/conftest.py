@@ -14,14 +14,15 @@ from pathlib import Path
 
 # One process per core runs tests. Threads of OpenMP that wait for a busy core spin, which doubles the work of torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A shell ignores Ctrl-C for commands in its background, and processes of tests would inherit that.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import hypothesis
 import pytest
 
 from monolith.testing.processes.certificates import Authority, why_no_certificates
 from preloaded_popen import PreloadedPopen, why_not_preloaded
+
+# A shell ignores Ctrl-C for commands in its background, and processes of tests would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Suites that are shipped: without this, their failures would not show the values.
 pytest.register_assert_rewrite("monolith.testing.suites.discovery_suite", "monolith.testing.suites.zookeeper_suite")
