@@ -60,8 +60,8 @@ class _TimedRows:
         self._pull = watch.timed("pull", rows.pull)
         self.push = watch.timed("push", rows.push)
 
-    def pull(self, plan: _TimedPlan, rows: Any) -> None:
-        self._pull(plan._plan, rows)
+    def pull(self, plan: _TimedPlan) -> Any:
+        return self._pull(plan._plan)
 
 
 class _TimedKernel:

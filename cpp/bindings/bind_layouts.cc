@@ -159,11 +159,38 @@ void gather(const StepPlan& plan, const std::vector<std::shared_ptr<engine::Tabl
   plan.pool(row_views, output_views, *shared_pool());
 }
 
-void pull(StepRows& step_rows, std::shared_ptr<StepPlan> plan, nb::sequence rows) {
-  const auto all_rows = arrays_of<Matrix<float>>(rows, "the rows of table", "writable float32 with two dimensions");
-  const auto row_views = views_of(all_rows);
-  nb::gil_scoped_release unlocked;
-  step_rows.pull(std::move(plan), row_views, *shared_pool());
+// The rows lie in one pooled buffer, which returns to its pool with the last of the arrays.
+std::vector<NewMatrix<float>> pull(StepRows& step_rows, std::shared_ptr<StepPlan> plan) {
+  using engine::data::Buffer;
+  constexpr std::size_t kLineFloats = engine::kLineBytes / sizeof(float);
+  const auto& tables = step_rows.tables();
+  if (plan->tables() != tables.size()) {
+    throw engine::DimensionMismatch("the plan has ids of " + std::to_string(plan->tables()) + " tables, expected " +
+                                    std::to_string(tables.size()) + "; pull it from its own tables");
+  }
+  std::size_t floats = 0;
+  std::vector<std::size_t> begins;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    begins.push_back(floats);
+    floats += plan->unique(i).ids.size() * tables[i]->schema().dim() + kLineFloats;
+    floats = floats / kLineFloats * kLineFloats;
+  }
+  auto memory = Buffer::take(floats * sizeof(float));
+  auto* const base = reinterpret_cast<float*>(memory->data());
+  std::vector<MatrixView<float>> views;
+  for (std::size_t i = 0; i < tables.size(); ++i) {
+    views.push_back({base + begins[i], plan->unique(i).ids.size(), tables[i]->schema().dim()});
+  }
+  {
+    nb::gil_scoped_release unlocked;
+    step_rows.pull(std::move(plan), views, *shared_pool());
+  }
+  const nb::capsule owner(new std::shared_ptr<Buffer>(std::move(memory)),
+                          [](void* held) noexcept { delete static_cast<std::shared_ptr<Buffer>*>(held); });
+  std::vector<NewMatrix<float>> arrays;
+  for (const auto& view : views)
+    arrays.emplace_back(view.data, std::initializer_list<std::size_t>{view.rows, view.columns}, owner);
+  return arrays;
 }
 
 void push(StepRows& step_rows, nb::sequence grads, nb::sequence learning_rates, std::uint32_t time_s,
@@ -231,9 +258,7 @@ void bind_layouts(nb::module_& m) {
            "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.");
   nb::class_<StepRows>(m, "StepRows", "The rows of a plan's ids in its tables: pulled, then pushed once.")
       .def(nb::init<std::vector<std::shared_ptr<engine::Table>>>(), "tables"_a)
-      .def("pull", &pull, "plan"_a, "rows"_a,
-           nb::sig("def pull(self, plan: StepPlan, rows: collections.abc.Sequence[typing.Any]) -> None"),
-           "Copy one row per unique id of each table into the rows (unique ids, dim).")
+      .def("pull", &pull, "plan"_a, "Return one row per unique id of each table, (unique ids, dim).")
       .def("push", &push, "grads"_a, "learning_rates"_a, "time_s"_a, "step"_a,
            nb::sig("def push(self, grads: collections.abc.Sequence[typing.Any], "
                    "learning_rates: collections.abc.Sequence[typing.Any], time_s: int, step: int) -> None"),

@@ -169,6 +169,14 @@ void bind_rows(nb::module_& m) {
           "append", [](Rows& rows, const Rows& other) { rows.append(other); }, "other"_a)
       .def("shuffle", &Rows::shuffle, "seed"_a, nb::call_guard<nb::gil_scoped_release>())
       .def(
+          "copy_in_order",
+          [](const Rows& rows, std::size_t most) {
+            if (most == 0) throw engine::ConfigError("most is 0, expected at least 1; give the rows of a piece");
+            nb::gil_scoped_release unlocked;
+            return rows.copy_in_order(most);
+          },
+          "most"_a, "Return copies of the rows in pieces of at most ``most``, each piece together in memory.")
+      .def(
           "keys",
           [](const Rows& rows) {
             std::vector<std::uint64_t> keys(rows.size());

@@ -969,10 +969,8 @@ class StepRows:
 
     def __init__(self, tables: Sequence[Table]) -> None: ...
 
-    def pull(self, plan: StepPlan, rows: Sequence[Any]) -> None:
-        """
-        Copy one row per unique id of each table into the rows (unique ids, dim).
-        """
+    def pull(self, plan: StepPlan) -> list[Annotated[NDArray[numpy.float32], dict(shape=(None, None))]]:
+        """Return one row per unique id of each table, (unique ids, dim)."""
 
     def push(self, grads: Sequence[Any], learning_rates: Sequence[Any], time_s: int, step: int) -> None:
         """

@@ -12,6 +12,7 @@
 #include <random>
 #include <span>
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/error.h"
@@ -145,8 +146,12 @@ std::vector<std::byte> read_cut(Table& table, const Table::Cut& cut) {
 // A table that is trained with plans, and one that is not.
 class Pair {
  public:
-  Pair(const TableConfig& config, unsigned threads)
-      : pool_(std::make_shared<Pool>(threads)), planned_(config, pool_), plain_(config, pool_) {
+  // With `is_distinct` the plan gets batches without a second occurrence of an id, and numbers none.
+  Pair(const TableConfig& config, unsigned threads, bool is_distinct)
+      : pool_(std::make_shared<Pool>(threads)),
+        planned_(config, pool_),
+        plain_(config, pool_),
+        is_distinct_(is_distinct) {
     for (Table* table : both()) (void)table->drain_touched();  // starts the tracking
   }
 
@@ -166,7 +171,8 @@ class Pair {
                              .bags = batch.bags(),
                              .out = outs[k].data(),
                              .found = founds[k].empty() ? nullptr : founds[k].data(),
-                             .plan = plan};
+                             .plan = plan,
+                             .is_distinct = plan != nullptr && is_distinct_ && batch.pooling == Pooling::kNone};
       Table::lookup_all({&lookup, 1}, *pool_);
       if (between) between(table);
       const std::vector<float> rates(table.schema().slices().size(), 0.1F);
@@ -189,14 +195,30 @@ class Pair {
 
   void expect_same() { EXPECT_TRUE(picture_of(planned_) == picture_of(plain_)); }
   void set_dedup(bool dedup) { dedup_ = dedup; }
+  [[nodiscard]] bool is_distinct() const { return is_distinct_; }
 
  private:
   std::shared_ptr<Pool> pool_;
   Table planned_;
   Table plain_;
   RowPlan plan_;
+  bool is_distinct_;
   bool dedup_ = true;
 };
+
+// Leaves the first occurrence of each id.
+void drop_repeats(Batch& batch, std::size_t dim) {
+  std::unordered_set<std::int64_t> seen;
+  std::size_t kept = 0;
+  for (std::size_t i = 0; i < batch.ids.size(); ++i) {
+    if (!seen.insert(batch.ids[i]).second) continue;
+    batch.ids[kept] = batch.ids[i];
+    batch.counts[kept++] = batch.counts[i];
+  }
+  batch.ids.resize(kept);
+  batch.counts.resize(kept);
+  batch.grads.resize(kept * dim);
+}
 
 constexpr std::uint32_t kDay = 86400;
 
@@ -208,7 +230,9 @@ void train(Pair& pair, std::uint64_t seed, std::size_t dim, const std::function<
   for (const Pooling pooling : {Pooling::kNone, Pooling::kSum, Pooling::kMean, Pooling::kFirst}) {
     for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{40}, std::size_t{6000}}) {
       for (const bool is_skewed : {false, true}) {
-        Batch batch = batches.draw(count, 9000, is_skewed, pooling, dim);
+        const Pooling drawn = pair.is_distinct() ? Pooling::kNone : pooling;
+        Batch batch = batches.draw(count, 9000, is_skewed, drawn, dim);
+        if (pair.is_distinct()) drop_repeats(batch, dim);
         if (change) change(batch);
         const std::uint64_t draw = batches.next();
         pair.step(batch, time_s, between ? [&](Table& table) { between(table, draw); } : std::function<void(Table&)>());
@@ -220,18 +244,19 @@ void train(Pair& pair, std::uint64_t seed, std::size_t dim, const std::function<
   pair.expect_same();
 }
 
-class RowPlanBits : public testing::TestWithParam<std::tuple<unsigned, std::uint64_t>> {
+class RowPlanBits : public testing::TestWithParam<std::tuple<unsigned, std::uint64_t, bool>> {
  protected:
   [[nodiscard]] unsigned threads() const { return std::get<0>(GetParam()); }
   [[nodiscard]] std::uint64_t seed() const { return std::get<1>(GetParam()); }
+  [[nodiscard]] bool is_distinct() const { return std::get<2>(GetParam()); }
 };
 
 INSTANTIATE_TEST_SUITE_P(ThreadsAndSeeds, RowPlanBits,
-                         testing::Combine(testing::Values(1U, 2U), testing::Values(1U, 2U)));
+                         testing::Combine(testing::Values(1U, 2U), testing::Values(1U, 2U), testing::Bool()));
 
 TEST_P(RowPlanBits, AStepWithAPlanIsAStepWithout) {
   for (const std::uint32_t dim : {1U, 16U, kDim}) {
-    Pair pair(config_of({slice_of(dim)}), threads());
+    Pair pair(config_of({slice_of(dim)}), threads(), is_distinct());
     train(pair, seed(), dim);
   }
 }
@@ -242,7 +267,7 @@ TEST_P(RowPlanBits, SlicesAndCompressorsAreTheSame) {
   slices[2].stochastic_rounding = true;
   TableConfig config = config_of(slices);
   config.miss_is_initial = true;
-  Pair pair(config, threads());
+  Pair pair(config, threads(), is_distinct());
   train(pair, seed(), kDim + 4);
 }
 
@@ -251,7 +276,7 @@ TEST_P(RowPlanBits, AdmissionAsksTheFilterInTheSameOrder) {
   config.admission = {.kind = "sliding_hash_filter", .settings = {{"capacity", 3000}, {"split_num", 5}}};
   config.occurrence_threshold = 3;
   config.is_deterministic = true;
-  Pair pair(config, threads());
+  Pair pair(config, threads(), is_distinct());
   train(pair, seed(), kDim);
 }
 
@@ -259,7 +284,7 @@ TEST_P(RowPlanBits, GradientsThatAreNotFiniteLeaveTheirRows) {
   for (const NanPolicy policy : {NanPolicy::kSkip, NanPolicy::kApply}) {
     TableConfig config = config_of({slice_of(kDim)});
     config.nan_policy = policy;
-    Pair pair(config, threads());
+    Pair pair(config, threads(), is_distinct());
     Batches places(seed());
     train(pair, seed(), kDim, [&](Batch& batch) {
       for (std::size_t i = 0; i < batch.grads.size() / 100; ++i) {
@@ -270,13 +295,13 @@ TEST_P(RowPlanBits, GradientsThatAreNotFiniteLeaveTheirRows) {
 }
 
 TEST_P(RowPlanBits, OneStepPerOccurrenceIsTheSame) {
-  Pair pair(config_of({slice_of(kDim)}), threads());
+  Pair pair(config_of({slice_of(kDim)}), threads(), is_distinct());
   pair.set_dedup(false);
   train(pair, seed(), kDim);
 }
 
 TEST_P(RowPlanBits, RowsThatComeOrGoBetweenLookupAndUpdateAreSearchedAgain) {
-  Pair pair(config_of({slice_of(kDim)}), threads());
+  Pair pair(config_of({slice_of(kDim)}), threads(), is_distinct());
   train(pair, seed(), kDim, {}, [](Table& table, std::uint64_t draw) {
     Batches batches(draw);
     const Batch other = batches.draw(2000, 9000, false, Pooling::kNone, kDim);
@@ -304,7 +329,7 @@ TEST_P(RowPlanBits, RowsThatComeOrGoBetweenLookupAndUpdateAreSearchedAgain) {
 }
 
 TEST_P(RowPlanBits, ASnapshotInFlightHoldsTheRowsBeforeTheUpdate) {
-  Pair pair(config_of({slice_of(kDim)}), threads());
+  Pair pair(config_of({slice_of(kDim)}), threads(), is_distinct());
   train(pair, seed(), kDim);
   Batches batches(seed() + 100);
   const Batch batch = batches.draw(5000, 12000, true, Pooling::kSum, kDim);
@@ -316,6 +341,23 @@ TEST_P(RowPlanBits, ASnapshotInFlightHoldsTheRowsBeforeTheUpdate) {
   pair.step(batch, 9 * kDay);
   EXPECT_EQ(read_cut(*pair.both()[0], cuts[0]), read_cut(*pair.both()[1], cuts[1]));
   pair.expect_same();
+}
+
+TEST(RowPlan, AFullTableEvictsTheSameRowsForDistinctIds) {
+  TableConfig config = config_of({slice_of(kDim)});
+  config.expire_days = 36500;
+  config.max_bytes = 1'500'000;
+  config.evicts_when_full = true;
+  for (const unsigned threads : {1U, 2U}) {
+    Pair pair(config, threads, true);
+    std::int64_t shift = 0;  // every batch brings new ids
+    train(pair, 1, kDim, [&shift](Batch& batch) {
+      shift += 1000003;
+      for (std::int64_t& id : batch.ids) id += shift;
+    });
+    EXPECT_GT(pair.both()[0]->stats().rows_evicted_full, 0U);
+    EXPECT_EQ(pair.both()[0]->stats().rows_evicted_full, pair.both()[1]->stats().rows_evicted_full);
+  }
 }
 
 // A table of the plan's values, for the tests below.

@@ -114,6 +114,31 @@ class _Lazy(Mapping[str, _Value]):
         return len(self._places)
 
 
+class _ChangedIds(Mapping[str, "Ragged"]):
+    """Lists of ids with changed arrays, each changed when it is first asked for: most models never ask."""
+
+    def __init__(self, ids: Mapping[str, Ragged], change: Callable[[Array], Array]) -> None:
+        self._ids = ids
+        self._change = change
+        self._made: dict[str, Ragged] = {}
+
+    def __getitem__(self, name: str) -> Ragged:
+        made = self._made.get(name)
+        if made is None:
+            ids = self._ids[name]
+            made = self._made[name] = Ragged(self._change(ids.values), self._change(ids.offsets), ids.shared)
+        return made
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __reduce__(self) -> tuple[type[dict[str, Ragged]], tuple[dict[str, Ragged]]]:
+        return dict, (dict(self),)
+
+
 class ParsedIds(_Lazy["Ragged"]):
     """Lists of ids in the parser's memory; native code reads them there."""
 
@@ -214,16 +239,13 @@ class Batch:
         return replace(change(self), _writable=again)
 
     def _map_arrays(self, change: Callable[[Array], Array]) -> Batch:
-        def ragged(ids: Ragged) -> Ragged:
-            return Ragged(change(ids.values), change(ids.offsets), ids.shared)
-
         arrays = {name: change(getattr(self, name)) for name in _ATTRIBUTES if name != "actions"}
         return replace(
             self,
-            ids={name: ragged(ids) for name, ids in self.ids.items()},
+            ids=_ChangedIds(self.ids, change),
             dense={name: change(array) for name, array in self.dense.items()},
             extras={name: change(array) for name, array in self.extras.items()},
-            actions=ragged(self.actions),
+            actions=Ragged(change(self.actions.values), change(self.actions.offsets), self.actions.shared),
             _writable=None,
             **arrays,
         )

@@ -311,8 +311,7 @@ class ShuffleStage(RowStage):
         # The window's number is part of the seed and of the state, so a resumed run shuffles alike.
         rows.shuffle(_native.mix(self._seed, self._window))
         self._window += 1
-        for begin in range(0, len(rows), self._CHUNK_ROWS):
-            self._chunks.append(rows.slice(begin, min(begin + self._CHUNK_ROWS, len(rows))))
+        self._chunks.extend(rows.copy_in_order(self._CHUNK_ROWS))
         return True
 
     @override

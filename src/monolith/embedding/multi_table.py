@@ -207,9 +207,7 @@ class MultiTable:
             native = spare.pop()
         except IndexError:
             native = _native.StepRows([table._native for table in chosen])
-        rows = [np.empty((len(plan.ids(number)), table.dim), np.float32) for number, table in enumerate(chosen)]
-        native.pull(plan, rows)
-        return PlannedRows(native, [table.spec for table in chosen], rows, spare)
+        return PlannedRows(native, [table.spec for table in chosen], native.pull(plan), spare)
 
     def apply_gradients(
         self,

@@ -146,5 +146,5 @@ def test_rows_are_pushed_once_and_in_their_shape() -> None:
     with pytest.raises(ConfigError, match="one pull before each push"):
         places.push(places.rows)
     np.testing.assert_array_equal(store["a"].lookup(plan.ids(0)), rows)
-    with pytest.raises(DimensionMismatch, match="tables in the plan"):
+    with pytest.raises(DimensionMismatch, match="expected 2; pull it from its own tables"):
         store.pull_planned(plan, TABLES[:2])

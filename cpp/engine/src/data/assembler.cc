@@ -58,6 +58,7 @@ class Assembler::Pass {
     batch_->rows = static_cast<std::uint32_t>(count_);
     batch_->heads = config_.labels;
     find_runs();
+    is_scattered_ = assembler_.runs_.size() * kLeastRun > count_;
     make_ids();
     make_dense();
     make_labels();
@@ -82,11 +83,22 @@ class Assembler::Pass {
   }
 
   static constexpr std::uint32_t kAhead = 8;
+  // Rows in shorter runs than kLeastRun are scattered: their cells are copied together first, kCellsAhead fetched ahead.
+  static constexpr std::size_t kCellsAhead = 24;
+  static constexpr std::size_t kLeastRun = 8;
   static constexpr std::size_t kMostShown = 80;  // characters of a text in an error
 
   // Calls `use(cell, row in the batch)` for each row.
   template <typename Use>
   void for_each_cell(std::uint32_t column, Use&& use) {
+    if (is_scattered_) {
+      const Cell* const cells = collect_cells(column);
+      for (std::size_t i = 0; i < count_; ++i) {
+        __builtin_prefetch(cells[i + kAhead].data);
+        use(cells[i], i);
+      }
+      return;
+    }
     std::size_t row = 0;
     for (const Run& run : assembler_.runs_) {
       if (column >= run.block->columns()) {
@@ -100,6 +112,30 @@ class Assembler::Pass {
         use(cells[i], row++);
       }
     }
+  }
+
+  // Copies the cells of a column together, in order of the rows; kAhead readable ones follow. A column is read twice:
+  // to count and to write.
+  const Cell* collect_cells(std::uint32_t column) {
+    auto& cells = assembler_.cells_;
+    if (column == collected_) return cells.data();
+    collected_ = column;
+    cells.resize(count_ + kAhead);
+    bases_.clear();
+    for (const auto& block : rows_.blocks) {
+      bases_.push_back(column < block->columns() ? block->column(column) : nullptr);
+    }
+    const auto* const refs = rows_.refs.data();
+    for (std::size_t i = 0; i < count_; ++i) {
+      if (i + kCellsAhead < count_) {
+        const Rows::Ref later = refs[i + kCellsAhead];
+        if (bases_[later.block] != nullptr) __builtin_prefetch(bases_[later.block] + later.row);
+      }
+      const Cell* const base = bases_[refs[i].block];
+      cells[i] = base == nullptr ? Cell{} : base[refs[i].row];
+    }
+    std::fill(cells.begin() + static_cast<std::ptrdiff_t>(count_), cells.end(), Cell{});
+    return cells.data();
   }
 
   template <typename Value>
@@ -711,6 +747,7 @@ class Assembler::Pass {
     batch_->label_mask = take<bool>(count_ * heads);
     batch_->weights = take<float>(count_);
     for (std::size_t row = 0; row < count_; ++row) {
+      if (row + kAhead < count_) __builtin_prefetch(rows_.info(row + kAhead).labels);
       const RowInfo& info = rows_.info(row);
       batch_->weights[row] = info.weight;
       for (std::size_t head = 0; head < heads; ++head) {
@@ -731,6 +768,7 @@ class Assembler::Pass {
     prepare_extras();
     actions_.clear();
     for (std::size_t row = 0; row < count_; ++row) {
+      if (row + kAhead < count_) __builtin_prefetch(rows_.info(row + kAhead).line.data());
       read_line(rows_.info(row).line, row);
       batch_->actions.offsets[row + 1] = static_cast<std::int64_t>(actions_.size());
     }
@@ -860,6 +898,9 @@ class Assembler::Pass {
   const Rows& rows_;
   std::size_t count_;
   std::shared_ptr<BatchData> batch_;
+  bool is_scattered_ = false;
+  std::optional<std::uint32_t> collected_;  // column whose cells are copied together
+  std::vector<const Cell*> bases_;          // of that column, by block
   std::size_t used_ = 0;
   std::size_t room_ = 0;
   std::size_t taken_ = 0;

@@ -70,6 +70,60 @@ Rows Rows::slice(std::size_t begin, std::size_t end) const {
   return part;
 }
 
+std::vector<Rows> Rows::copy_in_order(std::size_t most) const {
+  constexpr std::size_t kAhead = 32;      // of cells
+  constexpr std::size_t kBytesAhead = 8;  // of the bytes that cells point to
+  constexpr std::uint32_t kMostCopied = 64;
+  std::vector<Rows> pieces;
+  std::uint32_t columns = 0;
+  for (const auto& block : blocks) columns = std::max(columns, block->columns());
+  for (std::size_t begin = 0; begin < size(); begin += most) {
+    const std::size_t count = std::min(most, size() - begin);
+    auto block = std::make_shared<Block>(static_cast<std::uint32_t>(count), columns);
+    std::vector<bool> is_kept(blocks.size(), false);
+    Rows& piece = pieces.emplace_back();
+    for (std::uint32_t i = 0; i < count; ++i) {
+      const Ref ref = refs[begin + i];
+      block->info(i) = blocks[ref.block]->info(ref.row);
+      if (!is_kept[ref.block]) block->keep(blocks[ref.block]);
+      is_kept[ref.block] = true;
+      piece.refs.push_back({0, i});
+    }
+    piece.blocks.push_back(std::move(block));
+  }
+  // Column by column over all pieces: the cells of one column stay in a cache.
+  std::vector<const Cell*> bases(blocks.size());
+  std::vector<bool> is_shared(blocks.size());  // all rows of the block have one value, which stays one
+  for (std::uint32_t column = 0; column < columns; ++column) {
+    for (std::size_t i = 0; i < blocks.size(); ++i) {
+      bases[i] = column < blocks[i]->columns() ? blocks[i]->column(column) : nullptr;
+      is_shared[i] = bases[i] != nullptr && blocks[i]->rows() > 1 && bases[i][0].data == bases[i][1].data;
+    }
+    for (std::size_t begin = 0, number = 0; begin < size(); begin += most, ++number) {
+      const std::size_t end = std::min(begin + most, size());
+      Block& block = *pieces[number].blocks[0];
+      Cell* out = block.column(column);
+      for (std::size_t i = begin; i < end; ++i) {
+        if (i + kAhead < size()) {
+          const Ref later = refs[i + kAhead];
+          if (bases[later.block] != nullptr) __builtin_prefetch(bases[later.block] + later.row);
+        }
+        if (i + kBytesAhead < size()) {
+          const Ref next = refs[i + kBytesAhead];
+          if (bases[next.block] != nullptr) __builtin_prefetch(bases[next.block][next.row].data);
+        }
+        const Cell* const base = bases[refs[i].block];
+        if (base == nullptr) continue;
+        Cell cell = base[refs[i].row];
+        if (cell.size - 1 < kMostCopied && !is_shared[refs[i].block])
+          cell.data = block.arena().copy(cell.bytes()).data();
+        out[i - begin] = cell;
+      }
+    }
+  }
+  return pieces;
+}
+
 void Rows::append(const Rows& other) {
   const auto first = static_cast<std::uint32_t>(blocks.size());
   blocks.insert(blocks.end(), other.blocks.begin(), other.blocks.end());

@@ -113,6 +113,7 @@ class Assembler {
   AssemblerConfig config_;
   std::vector<std::int32_t> sparse_of_slot_;  // v1 slot -> place among the sparse features
   std::vector<Run> runs_;
+  std::vector<Cell> cells_;            // of one column, where rows are scattered
   std::size_t batch_bytes_ = 0;        // of the batch before
   std::vector<double> flat_rates_;     // flat ids per row of each feature, in the batch before
   std::vector<std::int64_t> scratch_;  // ids whose number is not known before

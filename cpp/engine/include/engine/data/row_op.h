@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ class RowRule {
  public:
   virtual ~RowRule() = default;
   [[nodiscard]] virtual bool apply(RowView row) = 0;
+  // Clears keeps[i] of every row that goes. A row that went before is not looked at. Rules that read many columns of a
+  // row do it column by column. Throws RecordCorrupt when the bytes of a row cannot be read.
+  virtual void apply_all(const Rows& rows, std::span<std::uint8_t> keeps);
 };
 
 // Turns rows into rows: drops, copies, generates. Exclusive. New rows live in blocks of their own.

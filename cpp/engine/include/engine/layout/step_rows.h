@@ -30,6 +30,7 @@ class StepRows {
   void push(std::span<const MatrixView<const float>> grads, std::span<const std::span<const float>> learning_rates,
             std::uint32_t time_s, std::int64_t step, Pool& pool);
 
+  [[nodiscard]] const std::vector<std::shared_ptr<Table>>& tables() const noexcept { return tables_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept;
 
  private:

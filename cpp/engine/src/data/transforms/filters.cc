@@ -8,6 +8,7 @@
 #include "data/line_scan.h"
 #include "data/transforms/int_map.h"
 #include "data/transforms/labels_in_rows.h"
+#include "data/transforms/row_fault.h"
 #include "engine/error.h"
 #include "engine/fid.h"
 
@@ -40,6 +41,7 @@ class FilterByFids : public RowRule {
     slots_ = SeenOnce(distinct.size());
     looks_at_line_ = !actions_.empty() || req_time_min_ > 0;
     looks_at_fids_ = !filter_.empty() || !has_.empty() || !select_.empty() || !slots.empty();
+    only_forbids_ = !filter_.empty() && has_.empty() && select_.empty() && slots.empty();
   }
 
   bool apply(RowView row) override {
@@ -60,8 +62,47 @@ class FilterByFids : public RowRule {
     return has_hit_ && selected_.all() && slots_.all();
   }
 
+  void apply_all(const Rows& rows, std::span<std::uint8_t> keeps) override {
+    if (!only_forbids_) return RowRule::apply_all(rows, keeps);
+    for (std::size_t i = 0; i < keeps.size(); ++i) {
+      if (keeps[i] != 0) at_row(rows, i, [&](const RowView& row) { keeps[i] = line_and_flat_pass(row) ? 1 : 0; });
+    }
+    for (std::size_t begin = 0; begin < keeps.size();) {
+      std::size_t end = begin + 1;
+      while (end < keeps.size() && rows.refs[end].block == rows.refs[begin].block) ++end;
+      Block& block = rows.block_of(begin);
+      for (std::uint32_t column = 0; column < block.columns(); ++column) {
+        const Cell* const cells = block.column(column);
+        for (std::size_t i = begin; i < end; ++i) {
+          const Cell& cell = cells[rows.refs[i].row];
+          if (keeps[i] == 0 || !is_fid(cell.arm)) continue;
+          at_row(rows, i, [&](const RowView&) {
+            keeps[i] = each_fid(cell, [&](std::int64_t id) { return !filter_.has(id); }) ? 1 : 0;
+          });
+        }
+      }
+      begin = end;
+    }
+  }
+
  private:
   static constexpr std::uint16_t kNoPlace = 0xffff;
+
+  template <typename Use>
+  static void at_row(const Rows& rows, std::size_t index, Use&& use) {
+    const RowView row{rows.block_of(index), rows.refs[index].row};
+    try {
+      use(row);
+    } catch (const wire::Malformed& fault) {
+      throw_row_fault(row, index, fault);
+    }
+  }
+
+  bool line_and_flat_pass(const RowView& row) const {
+    const RowInfo& info = row.info();
+    if (looks_at_line_ && !line_passes(info.line)) return false;
+    return each_packed<std::int64_t>(info.flat_fids, [&](std::int64_t id) { return !filter_.has(id); });
+  }
 
   // False when the id forbids the row.
   bool see(std::int64_t id, std::uint32_t slot) noexcept {
@@ -102,6 +143,7 @@ class FilterByFids : public RowRule {
   std::vector<std::uint16_t> slot_place_;  // slot -> its place among the slots asked for
   bool looks_at_line_ = false;
   bool looks_at_fids_ = false;
+  bool only_forbids_ = false;
   bool has_hit_ = false;
 };
 

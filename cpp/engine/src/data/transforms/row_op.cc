@@ -19,28 +19,19 @@ class RuleOp : public RowOp {
 
   void run(Rows& rows) override {
     rows_in += rows.size();
+    keeps_.assign(rows.size(), 1);
+    for (const auto& rule : rules_) rule->apply_all(rows, keeps_);
     std::size_t kept = 0;
-    for (std::size_t index = 0; index < rows.size(); ++index) {
-      const Rows::Ref ref = rows.refs[index];
-      if (keeps({*rows.blocks[ref.block], ref.row}, index)) rows.refs[kept++] = ref;
+    for (std::size_t index = 0; index < keeps_.size(); ++index) {
+      if (keeps_[index] != 0) rows.refs[kept++] = rows.refs[index];
     }
     rows.refs.resize(kept);
     rows_out += kept;
   }
 
  private:
-  bool keeps(RowView row, std::size_t index) {
-    try {
-      for (const auto& rule : rules_) {
-        if (!rule->apply(row)) return false;
-      }
-      return true;
-    } catch (const wire::Malformed& fault) {
-      throw_row_fault(row, index, fault);
-    }
-  }
-
   std::vector<RulePtr> rules_;
+  std::vector<std::uint8_t> keeps_;
 };
 
 class AllRule : public RowRule {
@@ -170,6 +161,18 @@ class SequenceOp : public RowOp {
 };
 
 }  // namespace
+
+void RowRule::apply_all(const Rows& rows, std::span<std::uint8_t> keeps) {
+  for (std::size_t index = 0; index < keeps.size(); ++index) {
+    if (keeps[index] == 0) continue;
+    const RowView row{rows.block_of(index), rows.refs[index].row};
+    try {
+      keeps[index] = apply(row) ? 1 : 0;
+    } catch (const wire::Malformed& fault) {
+      throw_row_fault(row, index, fault);
+    }
+  }
+}
 
 void RowOp::restore(Bytes state) {
   if (!state.empty()) {

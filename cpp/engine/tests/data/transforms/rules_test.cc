@@ -41,6 +41,84 @@ TEST(RuleOpTest, asks_rules_in_order_and_counts) {
   EXPECT_FALSE(op->has_state());
 }
 
+TEST(RuleOpTest, a_filter_by_columns_keeps_the_rows_that_a_filter_by_rows_keeps) {
+  FidFilter filter;
+  for (std::int64_t id = 0; id < 40; ++id) filter.filter_fids.push_back(id * 37);
+  filter.req_time_min = 5;
+  const RulePtr rule = make_filter_by_fids(filter);
+  MadeRows made(400, 4);
+  std::uint64_t draw = 7;
+  const auto next = [&draw] { return static_cast<std::int64_t>((draw = mix(1, draw)) % 1500); };
+  std::vector<std::int64_t> flat(2 * 400);
+  for (std::uint32_t row = 0; row < 400; ++row) {
+    made.line(row, "req_time", next() % 50);
+    for (std::uint32_t column = 0; column < 3; ++column) {
+      made.ids(row, column, {next(), next(), next()}, column == 0 ? Arm::kFidV1 : Arm::kFidV2);
+    }
+    made.bytes(row, 3, "no ids", Arm::kBytes, 1);
+    flat[2 * row] = next();
+    flat[2 * row + 1] = next();
+    made.at(row).info().flat_fids = std::as_bytes(std::span(flat).subspan(2 * row, 2));
+  }
+  made.rows.shuffle(3);
+  std::vector<std::uint32_t> expected;
+  for (const Rows::Ref ref : made.rows.refs) {
+    if (rule->apply(made.at(ref.row))) expected.push_back(ref.row);
+  }
+  ASSERT_GT(expected.size(), 20U);
+  ASSERT_LT(expected.size(), 380U);
+  make_rule_op({rule})->run(made.rows);
+  std::vector<std::uint32_t> kept;
+  for (const Rows::Ref ref : made.rows.refs) kept.push_back(ref.row);
+  EXPECT_EQ(kept, expected);
+}
+
+TEST(RuleOpTest, a_filter_by_columns_names_the_row_that_cannot_be_read) {
+  MadeRows made(3);
+  made.bytes(2, 1, "1234567", Arm::kFidV2, 0);
+  FidFilter filter;
+  filter.filter_fids = {5};
+  try {
+    make_rule_op({make_filter_by_fids(filter)})->run(made.rows);
+    FAIL();
+  } catch (const RecordCorrupt& error) {
+    EXPECT_NE(std::string(error.what()).find("row 2 of the lot cannot be read"), std::string::npos) << error.what();
+  }
+}
+
+TEST(RowsTest, copies_in_order_have_the_content_of_the_rows) {
+  std::vector<Rows> pieces;
+  std::vector<std::vector<std::int64_t>> expected;
+  std::vector<std::uint64_t> keys;
+  {
+    MadeRows one(50, 2);
+    MadeRows other(30, 1);
+    for (std::uint32_t row = 0; row < 50; ++row) {
+      one.ids(row, 0, {row, row + 1});
+      one.ids(row, 1, {row + 100});
+    }
+    for (std::uint32_t row = 0; row < 30; ++row) other.ids(row, 0, {row + 1000});
+    one.rows.append(other.rows);
+    one.rows.shuffle(9);
+    for (std::size_t i = 0; i < 80; ++i) {
+      expected.push_back(ids_of(one.rows.cell(i, 0)));
+      expected.push_back(ids_of(one.rows.cell(i, 1)));
+      keys.push_back(one.rows.info(i).key);
+    }
+    pieces = one.rows.copy_in_order(32);
+  }
+  ASSERT_EQ(pieces.size(), 3U);
+  EXPECT_EQ(pieces[2].size(), 16U);
+  std::size_t at = 0;
+  for (const Rows& piece : pieces) {
+    for (std::size_t i = 0; i < piece.size(); ++i, ++at) {
+      EXPECT_EQ(ids_of(piece.cell(i, 0)), expected[2 * at]);
+      EXPECT_EQ(ids_of(piece.cell(i, 1)), expected[2 * at + 1]);
+      EXPECT_EQ(piece.info(i).key, keys[at]);
+    }
+  }
+}
+
 TEST(RuleOpTest, names_the_row_that_cannot_be_read) {
   MadeRows made(2);
   const auto bad = std::byte{0x32};
