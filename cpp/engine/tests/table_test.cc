@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <limits>
@@ -124,6 +125,31 @@ TEST(Table, ACutIsOneMomentWhateverHappensAfterIt) {
   for (const auto& [id, row] : rows) {
     ASSERT_LT(id, 5000);
     ASSERT_EQ(row, std::pair(2.0F, 50U)) << id;
+  }
+}
+
+TEST(Table, ImportedRowsReplaceOthersTheLastOccurrenceWinsAndACutKeepsTheOldOnes) {
+  Table table(config_of(1), std::make_shared<Pool>(2));
+  const auto ids = range(20'000);
+  const std::vector<float> old_values(ids.size(), 1.0F);
+  table.assign(ids, old_values.data(), 10);
+  const Table::Cut cut = table.begin_cut();
+  // The second half of them is new; every id comes twice.
+  auto imported = range(20'000, 10'000);
+  imported.insert(imported.end(), imported.begin(), imported.begin() + 20'000);
+  std::vector<float> values(imported.size(), 2.0F);
+  std::vector<std::uint32_t> times(imported.size(), 20);
+  std::fill(values.begin() + 20'000, values.end(), 3.0F);
+  std::fill(times.begin() + 20'000, times.end(), 30U);
+  table.import_rows(imported, times, reinterpret_cast<const std::byte*>(values.data()), false);
+  EXPECT_EQ(table.size(), 30'000U);
+  const auto before = read_cut(table, cut);
+  ASSERT_EQ(before.size(), 20'000U);
+  for (const auto& [id, row] : before) ASSERT_EQ(row, std::pair(1.0F, 10U)) << id;
+  const auto after = read_cut(table, table.begin_cut());
+  ASSERT_EQ(after.size(), 30'000U);
+  for (const auto& [id, row] : after) {
+    ASSERT_EQ(row, id < 10'000 ? std::pair(1.0F, 10U) : std::pair(3.0F, 30U)) << id;
   }
 }
 

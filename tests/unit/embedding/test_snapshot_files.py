@@ -132,3 +132,13 @@ def test_a_snapshot_of_any_number_of_parts_loads(tmp_path: Path, shards: int) ->
     copy = Table.load(tmp_path / "t")
     assert np.array_equal(copy.lookup(ids), table.lookup(ids))
     assert len(list((tmp_path / "t").glob("*.rows"))) == shards
+
+
+def test_rows_wider_than_a_page_come_back_from_several_blocks(tmp_path: Path) -> None:
+    table = Table(TableSpec("t", [SliceSpec(3001, optimizer=Adagrad())]))
+    ids = np.arange(400) * 7919
+    table.assign(ids, np.random.default_rng(3).normal(size=(400, 3001)).astype(np.float32), time_s=5)
+    table.save(tmp_path / "t", shards=1)
+    (file,) = (tmp_path / "t").glob("*.rows")
+    assert file.read_bytes().count(b"BLCK") >= 64  # one per part of the table at least
+    assert np.array_equal(Table.load(tmp_path / "t").lookup(ids), table.lookup(ids))
