@@ -14,6 +14,7 @@ THREADS = 2
 
 GROUPS: dict[str, Group] = {
     "ranking": Group("ranking.ranking_cases", ("distributed_gap_auc", "ml1m_deepfm_auc", "collision_gap_auc")),
+    "commands": Group("commands.command_cases", ("ml1m_commands_auc",)),
 }
 
 

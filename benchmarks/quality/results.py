@@ -12,7 +12,11 @@ from quality.workload import Sizes
 
 __all__ = ["BARS", "progress", "write"]
 
-BARS: dict[str, tuple[float, float]] = {"ml1m_deepfm_auc": (0.808, 0.815), "distributed_gap_auc": (0.003, 0.003)}
+BARS: dict[str, tuple[float, float]] = {
+    "ml1m_deepfm_auc": (0.808, 0.815),
+    "ml1m_commands_auc": (0.81, 0.81),
+    "distributed_gap_auc": (0.003, 0.003),
+}
 """(must reach, aim) by case. Cases that are not here have no bar."""
 
 LOWER_IS_BETTER = frozenset({"distributed_gap_auc"})

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from commands import Shell
 from monolith import data
 from monolith.training.cluster.launch.local import Ended
 
@@ -186,3 +187,26 @@ def test_files_that_cannot_be_written_are_said(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(ranking, "train_job", missing)
     (found,) = ranking.ranking_cases(["distributed_gap_auc"], QUICK)
     assert (found.case, found.skipped) == ("distributed_gap_auc", "no pyarrow")
+
+
+def test_the_commands_of_the_readme_train_and_evaluate_csv(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from quality import commands
+    from quality.movielens import load
+    from quality.workload import QUICK
+
+    monkeypatch.setattr(commands, "load", lambda: load(folder))
+    monkeypatch.setattr(commands, "FORMATS", ("csv",))
+    monkeypatch.setattr(commands, "run_command", lambda folder, *arguments: Shell(folder).run(*arguments))
+    (result,) = commands.command_cases(["ml1m_commands_auc"], QUICK)
+    assert result.ours == result.extra["csv_auc"]
+    assert 0 < result.extra["csv_auc"] <= 1
+
+
+def test_a_command_that_fails_ends_the_benchmark_with_its_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from quality import commands
+
+    monkeypatch.setattr("sys.executable", "/bin/ls")
+    with pytest.raises(RuntimeError, match=r"monolith train --task deepfm .* failed: .*ls: "):
+        commands.run_commands(tmp_path, "csv")
