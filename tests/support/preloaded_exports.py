@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 
 from monolith.export.onnx_program import read_operators_once
@@ -17,6 +18,7 @@ for _name in (
     "torch._inductor.remote_cache",
     "torch.onnx._internal.exporter._core",
 ):
-    importlib.import_module(_name)
+    with contextlib.suppress(ImportError):  # private modules of torch: their names may change
+        importlib.import_module(_name)
 read_operators_once()
 importlib.import_module("torch.onnx._internal._lazy_import").onnxscript_apis.get_torchlib_ops()

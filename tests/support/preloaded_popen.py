@@ -40,7 +40,8 @@ _AT_START = re.compile(
 """Variables that an interpreter or a library reads when it starts."""
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
-_TIMEOUT_S = 120.0
+_TIMEOUT_S = 500.0
+"""Less than the timeout of a test. On a busy machine, the first process waits long for the imports."""
 _SET_CHILD_SUBREAPER = 36
 
 _PLAIN = {

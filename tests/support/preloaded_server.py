@@ -84,7 +84,8 @@ def serve(listener: socket.socket) -> dict[str, Any]:
                 return request
             for descriptor in descriptors:
                 os.close(descriptor)
-            connection.sendall(str(pid).encode())
+            with contextlib.suppress(OSError):  # the requester has ended
+                connection.sendall(str(pid).encode())
 
 
 def _fork_twice() -> int:
@@ -162,7 +163,8 @@ def run(request: dict[str, Any]) -> None:
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
     for name in _PRELOADED:
-        importlib.import_module(name)
+        with contextlib.suppress(ImportError):  # the process that needs the module imports it, or fails
+            importlib.import_module(name)
     del sys.path[0]  # the folder of this file
     gc.collect()
     gc.freeze()
