@@ -50,7 +50,7 @@ class Pool {
     return data;
   }
 
-  // A full pool frees its oldest buffers first, so sizes that nobody asks for any more do not stay.
+  // A full pool frees its oldest buffers first, so that sizes without callers leave it.
   void give_back(std::byte* data, std::size_t capacity) noexcept {
     Free freed{};
     do {
