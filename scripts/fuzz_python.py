@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import random
 import sys
 import tempfile
@@ -116,7 +117,11 @@ def _has_defaults(kind: type[Record]) -> bool:
 
 
 class StreamMessage:
-    """Messages of a feed: a damaged transfer raises ``ArtifactError``; the next sound one completes its cut."""
+    """Messages of a feed, one per execution: a damaged transfer raises ``ArtifactError``, a sound one completes a cut.
+
+    A damaged message comes at any place of a transfer. The next transfer starts after a refusal or after the last
+    message.
+    """
 
     def __init__(self, folder: Path) -> None:
         tables = MultiTable([TableSpec("item", [SliceSpec(2, optimizer=Sgd(learning_rate=1.0))])])
@@ -130,53 +135,45 @@ class StreamMessage:
         self._number = publisher.newest.number
         self._sound = [each.SerializeToString() for each in CutPieces(folder / "published", {}).to(publisher.newest)]
         publisher.close()
-        self._caches = folder / "caches"
-        self._count = 0
+        self._folder = folder / "cache"
+        self._cache = FeedCache(self._folder)
+        self._at, self._is_sound = 0, True
 
     def run(self, draw: Random) -> None:
-        """Take a changed transfer, then the sound one."""
-        self._count += 1
-        cache = FeedCache(self._caches / str(self._count % 64))
+        """Take the next message of a transfer, changed in one of four executions."""
+        content = self._sound[self._at]
+        self._at += 1
+        if draw.random() < 0.25:
+            content, self._is_sound = self._change(content, draw), False
+        cut = None
         try:
-            self._take(cache, self._change(draw))
-            cache.begin()
-            cache.positions()
-            cuts = [cut for each in self._sound if (cut := cache.take(FollowResponse.FromString(each))) is not None]
-            expect([cut.number for cut in cuts] == [self._number], "a sound transfer does not complete its cut")
-            expect(bool(cache.positions()), "a complete cache has no positions")
-        finally:
-            cache.close()
+            cut = self._cache.take(FollowResponse.FromString(content))
+        except (DecodeError, ArtifactError) as error:  # the subscription reconnects
+            expect(bool(str(error)) and not self._is_sound, f"a sound transfer is refused: {error}")
+            self._at = len(self._sound)
+        if self._at < len(self._sound):
+            return
+        if self._is_sound:
+            expect(cut is not None and cut.number == self._number, "a sound transfer does not complete its cut")
+            expect(bool(self._cache.positions()), "a complete cache has no positions")
+        if draw.random() < 0.05:  # a restart of the process
+            self._cache.close()
+            self._cache = FeedCache(self._folder)
+        self._cache.begin()
+        self._cache.positions()
+        self._at, self._is_sound = 0, True
 
-    def _change(self, draw: Random) -> list[bytes]:
-        messages = list(self._sound)
-        at = draw.randrange(len(messages))
-        kind = draw.randrange(4)
-        if kind == 0:
-            del messages[at]
-        elif kind == 1:
-            messages.insert(draw.randrange(len(messages)), messages[at])
-        elif kind == 2:
-            messages[at] = mutate(messages[at], draw)
-        else:  # damage behind a right checksum
-            message = FollowResponse.FromString(messages[at])
-            message.content = mutate(message.content, draw, _WORDS)
-            message.size = message.size if draw.random() < 0.3 else len(message.content)
-            message.crc32c = _native.crc32c(message.content)
-            messages[at] = message.SerializeToString()
-        return messages
-
-    def _take(self, cache: FeedCache, messages: list[bytes]) -> None:
-        cache.begin()
-        for content in messages:
-            try:
-                message = FollowResponse.FromString(content)
-            except DecodeError:
-                return  # gRPC ends the call
-            try:
-                cache.take(message)
-            except ArtifactError as error:
-                expect(bool(str(error)), "an error has no text")
-                return  # the subscription reconnects
+    def _change(self, content: bytes, draw: Random) -> bytes:
+        kind = draw.randrange(3)
+        if kind == 0:  # a lost message, or one out of place
+            return draw.choice(self._sound)
+        if kind == 1:
+            return mutate(content, draw)
+        message = FollowResponse.FromString(content)  # damage behind a right checksum
+        message.content = mutate(message.content, draw, _WORDS)
+        message.size = message.size if draw.random() < 0.3 else len(message.content)
+        message.crc32c = _native.crc32c(message.content)
+        return message.SerializeToString()
 
 
 TARGETS: dict[str, type[AgentPayload | StreamMessage]] = {
@@ -187,7 +184,8 @@ TARGETS: dict[str, type[AgentPayload | StreamMessage]] = {
 
 def fuzz(name: str, seed: int, seconds: float, count: int) -> int:
     """Run a target for some seconds, or ``count`` times if that is not 0; return the number of executions."""
-    with tempfile.TemporaryDirectory(prefix="monolith-fuzz-") as folder:
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # files in memory: several times the executions
+    with tempfile.TemporaryDirectory(prefix="monolith-fuzz-", dir=memory) as folder:
         target = TARGETS[name](Path(folder))
         end_s = time.monotonic() + seconds
         executions = 0

@@ -37,7 +37,7 @@ def flink_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
 def _measure(case: str, sizes: Sizes) -> Result:
     if not PYTHON.exists():
         raise PeerMissing(f"{PYTHON} is absent; run `make flink-setup`")
-    rounds, events = (1, 5_000) if sizes.quick else (3, 100_000)
+    rounds, events = (1, 13_000) if sizes.quick else (3, 20_000)
     batches = list(make_batches(events))
     chunks = [_native.Records(batch) for batch in batches]
     values = [value for batch in batches for value in batch]

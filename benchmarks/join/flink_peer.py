@@ -24,6 +24,7 @@ def main(records: str, window_ms: str, out_of_order_ms: str) -> None:
     configuration.set_string("python.executable", sys.executable)
     configuration.set_string("parallelism.default", "1")
     configuration.set_string("pipeline.object-reuse", "true")
+    configuration.set_string("python.state.cache-size", "1000000")  # else each event of an older key asks the JVM
     env = StreamExecutionEnvironment.get_execution_environment(configuration)
     files = FileSource.for_record_stream_format(StreamFormat.text_line_format(), records).build()
     values = env.from_source(files, WatermarkStrategy.no_watermarks(), "records").map(

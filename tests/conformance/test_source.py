@@ -317,4 +317,4 @@ def test_closing_it_leaves_no_thread_behind(make: Callable[[], Source]) -> None:
     source = make()
     source.read()
     source.close()
-    assert threading.active_count() == before
+    assert threading.active_count() <= before

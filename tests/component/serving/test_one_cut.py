@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,7 +32,9 @@ from monolith.serving import (
     servable_loader,
 )
 from monolith.serving.follow.following import Following
+from monolith.serving.servable import cut_state
 from monolith.serving.servable.cut_history import KEPT, CutKey, RowHistory, key_of
+from monolith.testing.eventually import eventually
 from monolith.testing.fakes.published import PublishedTables
 
 LONG_S = 60.0
@@ -252,6 +255,34 @@ def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
             assert history.lookup(key, tables, "t", ids).ravel().tolist() == at_cut[key]
     history.record_move((9, 0))
     assert history.keys == keys(9)
+
+
+def test_a_history_drops_old_replaced_tables_and_the_cuts_before_them() -> None:
+    tables = MultiTable([TableSpec("t", [SliceSpec(1, optimizer=Sgd(), compressor=Fp32())])]).to_serving()
+    history = RowHistory()
+    for number in range(1, 5):
+        history.record_move((number, 0), tables if number == 3 else {})
+    history.drop_replaced_tables(3600.0)
+    assert history.keys == keys(4, 3, 2, 1)
+    history.drop_replaced_tables(0.0)
+    assert history.keys == keys(4, 3)
+    history.drop_replaced_tables(0.0)
+    assert history.keys == keys(4, 3)
+
+
+def test_a_part_frees_replaced_tables_without_a_further_cut(exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cut_state, "REPLACED_TABLES_S", 0.05)
+    part = Servable.load(exports / "own" / "ps_0" / "1")
+    part.mark_following()
+    given = {"id": np.array([USER]), "id_split": np.array([0, 0, 1]), "cut": np.array([0, 0])}
+    for number in (1, 2):
+        assert part.tables is not None
+        replaced = weakref.ref(part.tables)
+        cut = Cut(sequences={0: number}, dense=1, number=number, published_at_s=float(number))
+        part.apply(tables=part.tables.emptied(), cut=cut)
+    eventually(lambda: part.call("raw_lookup", given)["cuts"].tolist() == [[2, 2_000_000]], timeout_s=60)
+    assert replaced() is None
+    part.close()
 
 
 def test_cuts_of_one_number_differ_by_their_time() -> None:

@@ -109,7 +109,7 @@ def test_reading_on_needs_no_more_memory(folder: Path) -> None:
                 assert batch["user"].values.size
                 assert batch["x"].size
             held.append(_native.pooled_bytes())
-        assert held[-1] == held[10]
+        assert held[-1] <= held[10]
     finally:
         gc.enable()
 

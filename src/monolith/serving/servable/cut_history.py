@@ -1,11 +1,13 @@
 """History of the last cuts of a sub-model, so that an entry and its parts can answer at one common cut.
 
 An entry and its parts move to a new cut at different times. ``RowHistory`` keeps the preimages of changed rows for the
-last ``KEPT`` cuts. Not thread safe: the owner keeps changes and lookups apart.
+last ``KEPT`` cuts. Replaced tables stay for ``REPLACED_TABLES_S`` at most: they are as large as the tables in use. Not
+thread safe: the owner keeps changes and lookups apart.
 """
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +20,20 @@ from monolith.artifacts.delta_log import Cut
 from monolith.core.errors import InvalidRequest, ShardUnavailable
 from monolith.embedding import MultiTable
 from monolith.embedding.store import Ids, Rows
+from monolith.sync.row_updates import Touched
 
-__all__ = ["EXPORTED", "KEPT", "CutKey", "OtherCut", "RowHistory", "Undo", "key_of", "keys_array", "read_key"]
+__all__ = [
+    "EXPORTED",
+    "KEPT",
+    "REPLACED_TABLES_S",
+    "CutKey",
+    "OtherCut",
+    "RowHistory",
+    "Undo",
+    "key_of",
+    "keys_array",
+    "read_key",
+]
 
 CutKey: TypeAlias = tuple[int, int]
 """Identity of a cut: its number and its publish time in microseconds."""
@@ -29,6 +43,9 @@ EXPORTED: CutKey = (0, 0)
 
 KEPT = 3
 """Number of earlier cuts that stay available. Processes poll several times a second, at different moments."""
+
+REPLACED_TABLES_S = 30.0
+"""Seconds that replaced tables stay available: other processes of the model move to the new tables meanwhile."""
 
 Undo: TypeAlias = Mapping[str, tuple[Ids, Rows]]
 """Preimages of a cut by table: ascending ids, and one row per id."""
@@ -78,6 +95,7 @@ def read_key(value: ArrayLike) -> CutKey:
 class _Step:
     before: CutKey
     undo: Undo | MultiTable
+    at_s: float
 
 
 class RowHistory:
@@ -92,6 +110,20 @@ class RowHistory:
         """Keys of the available cuts, newest first; empty before the first ``record_move``."""
         return [] if self._key is None else [self._key, *(step.before for step in self._steps)]
 
+    def preimages(self, tables: MultiTable, new: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
+        """Return the rows that a change overwrites; None if the history should restart instead.
+
+        Args:
+            tables: Tables before the change.
+            new: Tables that replace them; None if rows change in place.
+            ids: Ids of the rows that change; None if unknown.
+        """
+        if new is not None:
+            return None if self.keys[:1] == [EXPORTED] else tables
+        if ids is None:
+            return None
+        return {name: (ids[name], tables[name].lookup(ids[name])) for name in tables if name in ids}
+
     def record_move(self, key: CutKey, undo: Undo | MultiTable | None = None) -> None:
         """Record that the tables show another cut.
 
@@ -102,8 +134,16 @@ class RowHistory:
         if undo is None or self._key is None:
             self._steps.clear()
         else:
-            self._steps.appendleft(_Step(self._key, undo))
+            self._steps.appendleft(_Step(self._key, undo, time.monotonic()))
         self._key = key
+
+    def drop_replaced_tables(self, age_s: float) -> None:
+        """Drop tables that were replaced at least ``age_s`` seconds ago, and the cuts that need them."""
+        latest_s = time.monotonic() - age_s
+        for index, step in enumerate(self._steps):
+            if isinstance(step.undo, MultiTable) and step.at_s <= latest_s:
+                self._steps = deque(list(self._steps)[:index], maxlen=KEPT)
+                return
 
     def lookup(self, key: CutKey, tables: MultiTable, name: str, ids: Ids) -> Rows:
         """Return the rows of a table at one of ``keys``."""

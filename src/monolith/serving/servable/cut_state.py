@@ -7,29 +7,26 @@ form the new state before it releases them. Thread safe.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from numpy.typing import NDArray
 
-from monolith import _native
 from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.export_manifest import ExportManifest
 from monolith.artifacts.program_session import ProgramSession
 from monolith.core.errors import ConfigError, ModelNotReady
 from monolith.core.rwlock import ReadWriteLock
 from monolith.embedding import MultiTable
-from monolith.serving.servable.cut_history import EXPORTED, CutKey, RowHistory, Undo, key_of
+from monolith.serving.servable.cut_history import EXPORTED, REPLACED_TABLES_S, CutKey, RowHistory, Undo, key_of
 from monolith.serving.servable.dense_states import DenseStates
-from monolith.serving.servable.native_model import NativeModel, NotNative
+from monolith.serving.servable.native_model import NativeModel
 from monolith.serving.servable.parts import DenseRunner, OwnProgram
-from monolith.sync.row_updates import Move, Touched
+from monolith.sync.row_updates import Move
 
 __all__ = ["CutState"]
-
-_PARTS = ("entry", "dense")
-"""Sub-models that compute a dense part from rows of other servers."""
 
 
 class CutState:
@@ -55,11 +52,10 @@ class CutState:
         self.tables = tables
         self.dense = dense
         self.history = RowHistory()
-        self.states = DenseStates(dense, keeps_earlier=manifest.sub_model in _PARTS)
+        self.states = DenseStates(dense, keeps_earlier=manifest.sub_model in ("entry", "dense"))
         self.shown_cut = 0
         self.is_following = False
         self.native: NativeModel | None = None
-        self._native_dense: _native.OnnxSession | None = None
         self._lock = ReadWriteLock()
         self._is_closed = self._is_torn = False
 
@@ -100,18 +96,18 @@ class CutState:
         """Change rows and dense weights together; ``Servable.apply`` describes the arguments."""
         self.check_open()
         session = self.with_weights(weights) if weights else None
-        native_session: _native.OnnxSession | None = None
-        if self.native is not None and isinstance(session, ProgramSession):
-            native_session = self.native.open_session(session)
+        native, native_session = self.native, None
+        if native is not None and isinstance(session, ProgramSession):
+            native_session = native.open_session(session)
         if (move is not None or tables is not None) and self.tables is None:
-            raise ConfigError(f"{self._subject} has no tables to change")
+            raise self._lacks("tables")
         keeps_history = cut is not None and self.manifest.sub_model == "ps"
         ids = move.touched_ids() if keeps_history and move is not None else None
         with self.exclusive():
-            undo = self._preimages(tables, ids) if keeps_history else None
+            old = self.tables if keeps_history else None
+            undo = None if old is None else self.history.preimages(old, tables, ids)
             if tables is not None:
-                self.tables = tables
-                self._is_torn = False
+                self.tables, self._is_torn = tables, False
             if move is not None and self.tables is not None:
                 self._is_torn = True  # until all rows are changed, the tables show no cut
                 move.apply(self.tables)
@@ -119,8 +115,12 @@ class CutState:
             if session is not None:
                 self.dense = session
                 if self.native is not None and isinstance(session, ProgramSession):
-                    self._native_dense = native_session or self.native.open_session(session)
+                    self.native.session = native_session or self.native.open_session(session)
             self._publish(None if cut is None else key_of(cut), undo)
+        if isinstance(undo, MultiTable):
+            timer = threading.Timer(REPLACED_TABLES_S, self._drop_replaced_tables)
+            timer.daemon = True
+            timer.start()
 
     def with_weights(self, weights: Mapping[str, NDArray[Any]]) -> OwnProgram:
         """Return the dense part with other weights; takes as long as loading the program.
@@ -129,7 +129,7 @@ class CutState:
             ConfigError: The servable has no dense weights.
         """
         if not isinstance(self.dense, OwnProgram):
-            raise ConfigError(f"{self._subject} has no dense weights to change")
+            raise self._lacks("dense weights")
         return self.dense.with_weights(weights)
 
     @contextmanager
@@ -145,8 +145,8 @@ class CutState:
                 try:
                     yield
                 finally:
-                    if self.tables is not None and self._native_dense is not None:
-                        native.show(self.tables, self._native_dense, not self._is_torn)
+                    if self.tables is not None:
+                        native.show(self.tables, not self._is_torn)
         del tables
 
     def mark_following(self) -> None:
@@ -155,36 +155,26 @@ class CutState:
             self.is_following = True
             self._publish(EXPORTED, None)
 
-    def show_native(self, native: NativeModel) -> None:
-        """Give the servable a native form, with the rows and weights of one cut.
-
-        Raises:
-            NotNative: The dense part is not a program of ONNX.
-        """
-        while True:
-            dense = self.dense
-            if not isinstance(dense, ProgramSession):
-                kind = type(dense).__name__
-                raise NotNative(f"dense part of {self.manifest.name!r} is a {kind}, expected a ProgramSession")
-            session = native.open_session(dense)
-            with self._lock.exclusive(), native.exclusive():
-                if self.dense is not dense:  # a cut arrived meanwhile
-                    continue
-                if self.tables is None:
-                    raise self.closed_error()
-                native.show(self.tables, session, not self._is_torn)
-                self.native, self._native_dense = native, session
-            return
+    def show_native(self, native: NativeModel, dense: ProgramSession) -> bool:
+        """Give the servable a native form with the rows of one cut; return False if ``dense`` is out of date."""
+        with self._lock.exclusive(), native.exclusive():
+            if self.dense is not dense:
+                return False
+            if self.tables is None:
+                raise self.closed_error()
+            native.show(self.tables, not self._is_torn)
+            self.native = native
+        return True
 
     def drop_native(self) -> None:
         """Release the native form. Native batches of queued requests finish first; the last of them frees it."""
         with self._lock.exclusive():
-            self.native = self._native_dense = None
+            self.native = None
 
     def close(self) -> MultiTable | None:
         """Release all; return the tables for the caller to free. Current readers finish; later calls raise."""
         with self._lock.exclusive():
-            self.native = self._native_dense = None
+            self.native = None
             self._is_closed = True
             tables, self.tables, self.dense = self.tables, None, None
             self.states.close()
@@ -193,20 +183,12 @@ class CutState:
 
     # --- inside ---
 
-    @property
-    def _subject(self) -> str:
-        return f"sub-model {self.manifest.sub_model!r} of {self.manifest.name!r}"
+    def _lacks(self, parts: str) -> ConfigError:
+        return ConfigError(f"sub-model {self.manifest.sub_model!r} of {self.manifest.name!r} has no {parts} to change")
 
-    def _preimages(self, tables: MultiTable | None, ids: Touched | None) -> Undo | MultiTable | None:
-        """Return the rows that a change overwrites; None if the history should restart instead."""
-        present = self.tables
-        if present is None or (tables is not None and self.history.keys[:1] == [EXPORTED]):
-            return None
-        if tables is not None:
-            return present
-        if ids is None:
-            return None
-        return {name: (ids[name], present[name].lookup(ids[name])) for name in present if name in ids}
+    def _drop_replaced_tables(self) -> None:
+        with self._lock.exclusive():
+            self.history.drop_replaced_tables(REPLACED_TABLES_S)
 
     def _publish(self, key: CutKey | None, undo: Undo | MultiTable | None) -> None:
         if key is not None:

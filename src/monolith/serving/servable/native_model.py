@@ -73,12 +73,16 @@ class NativeModel:
         tables: Names of the tables, in the order of the layouts.
         outputs: Names of the outputs of the program.
         library: Path of ONNX Runtime's library.
+
+    Attributes:
+        session: Session with the weights to show; None before the first ``show``. Change it inside ``exclusive``.
     """
 
     def __init__(
         self, served: _native.ServedModel, tables: Sequence[str], outputs: Sequence[str], library: str
     ) -> None:
         self.served = served
+        self.session: _native.OnnxSession | None = None
         self._outputs = outputs
         self._tables = tables
         self._library = library
@@ -101,15 +105,15 @@ class NativeModel:
         finally:
             self.served.unlock()
 
-    def show(self, tables: MultiTable, session: _native.OnnxSession, is_whole: bool) -> None:
-        """Replace rows and weights; the caller holds ``exclusive``.
+    def show(self, tables: MultiTable, is_whole: bool) -> None:
+        """Show rows and the weights of ``session``; the caller holds ``exclusive``.
 
         Args:
             tables: Tables of the servable.
-            session: Session with the weights.
             is_whole: Whether the rows are those of one cut.
         """
-        self.served.show([tables[name]._native for name in self._tables], session, is_whole)
+        assert self.session is not None  # the caller has set it
+        self.served.show([tables[name]._native for name in self._tables], self.session, is_whole)
 
     def score(self, records: Sequence[bytes], input_name: str) -> dict[str, NDArray[np.float32]]:
         """Return the flat values of all outputs of the program, by name."""

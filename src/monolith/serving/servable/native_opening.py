@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from monolith.artifacts.export_manifest import SERVING_DEFAULT
+from monolith.artifacts.program_session import ProgramSession
 from monolith.core.errors import InvalidRequest
 from monolith.serving.servable.cut_state import CutState
 from monolith.serving.servable.native_model import NativeModel, NotNative, make_native_model
@@ -28,7 +29,13 @@ def open_native(
     if inputs is None or state.tables is None:
         raise NotNative(f"rows of {manifest.name!r} are on other servers, or it scores no records")
     native = make_native_model(manifest, inputs.declaration, library, named)
-    state.show_native(native)
+    while True:
+        dense = state.dense
+        if not isinstance(dense, ProgramSession):
+            raise NotNative(f"dense part of {manifest.name!r} is a {type(dense).__name__}, expected a ProgramSession")
+        native.session = native.open_session(dense)
+        if state.show_native(native, dense):  # else a cut arrived meanwhile
+            break
     try:
         _compare_scores(state, scoring, native)
     except BaseException:
