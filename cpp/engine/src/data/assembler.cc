@@ -83,7 +83,8 @@ class Assembler::Pass {
   }
 
   static constexpr std::uint32_t kAhead = 8;
-  // Rows in shorter runs than kLeastRun are scattered: their cells are copied together first, kCellsAhead fetched ahead.
+  // Rows in shorter runs than kLeastRun are scattered: their cells are copied together first, kCellsAhead fetched
+  // ahead.
   static constexpr std::size_t kCellsAhead = 24;
   static constexpr std::size_t kLeastRun = 8;
   static constexpr std::size_t kMostShown = 80;  // characters of a text in an error

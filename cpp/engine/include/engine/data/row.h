@@ -142,7 +142,8 @@ struct Rows {
   // Appends the other's rows.
   void append(const Rows& other);
   // Copies of the rows in new blocks, in the same order, in pieces of at most `most` rows: neighbours in the sequence
-  // become neighbours in memory, with the bytes of small cells. Longer ones, and those that rows share, stay where they are.
+  // become neighbours in memory, with the bytes of small cells. Longer ones, and those that rows share, stay where they
+  // are.
   [[nodiscard]] std::vector<Rows> copy_in_order(std::size_t most) const;
   // Puts the rows into the order that `seed` chooses.
   void shuffle(std::uint64_t seed);
