@@ -18,7 +18,7 @@ import hypothesis
 import pytest
 
 from monolith.testing.processes.certificates import Authority, why_no_certificates
-from preloaded_popen import PreloadedPopen, why_not_preloaded
+from preloaded_popen import PreloadedPopen, start_preloading, why_not_preloaded
 
 # Suites that are shipped: without this, their failures would not show the values.
 pytest.register_assert_rewrite("monolith.testing.suites.discovery_suite", "monolith.testing.suites.zookeeper_suite")
@@ -56,6 +56,8 @@ def _fork_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if why_not_preloaded() is None:
             patch.setattr(subprocess, "Popen", PreloadedPopen)
+            if "PYTEST_XDIST_WORKER" in os.environ:  # a run of many tests
+                start_preloading()
         yield
 
 
