@@ -19,7 +19,7 @@ import hypothesis
 import pytest
 
 from monolith.testing.processes.certificates import Authority, why_no_certificates
-from preloaded_popen import PreloadedPopen, why_not_preloaded
+from preloaded_popen import PreloadedPopen, start_preloading, why_not_preloaded
 
 # A shell ignores Ctrl-C for commands in its background, and processes of tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,6 +60,8 @@ def _fork_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if why_not_preloaded() is None:
             patch.setattr(subprocess, "Popen", PreloadedPopen)
+            if "PYTEST_XDIST_WORKER" in os.environ:  # a run of many tests
+                start_preloading()
         yield
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from preloaded_server import PROGRAM
 
-__all__ = ["PreloadedPopen", "why_not_preloaded"]
+__all__ = ["PreloadedPopen", "start_preloading", "why_not_preloaded"]
 
 _SUPPORT = Path(__file__).resolve().parent
 _SCRIPTS = re.compile(
@@ -60,6 +60,11 @@ def why_not_preloaded() -> str | None:
     if "LD_PRELOAD" in os.environ:
         return "a preloaded library, such as a sanitizer, may not outlive a fork"
     return None
+
+
+def start_preloading() -> None:
+    """Start the interpreter before the first process needs it; the imports run beside the tests."""
+    _server()
 
 
 class PreloadedPopen(subprocess.Popen[Any]):
