@@ -202,11 +202,8 @@ def test_the_commands_of_the_readme_train_and_evaluate_csv(folder: Path, monkeyp
     assert 0 < result.extra["csv_auc"] <= 1
 
 
-def test_a_command_that_fails_ends_the_benchmark_with_its_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_command_that_fails_ends_the_benchmark_with_its_error(tmp_path: Path) -> None:
     from quality import commands
 
-    monkeypatch.setattr("sys.executable", "/bin/ls")
-    with pytest.raises(RuntimeError, match=r"monolith train --task deepfm .* failed: .*ls: "):
+    with pytest.raises(RuntimeError, match=r"monolith train --task deepfm .* failed: .*no file matches 'train.csv'"):
         commands.run_commands(tmp_path, "csv")
