@@ -3,6 +3,7 @@
 // it.
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <shared_mutex>
 
 #include "engine/table.h"
@@ -15,14 +16,16 @@ namespace engine {
 
 namespace {
 
+// Ids whose rows are found before the first is read: their addresses fit the first cache, with room for rows.
+constexpr std::size_t kBlockIds = 1024;
 // Ids read under one hold of the locks: a fraction of a millisecond.
-constexpr std::size_t kBlockIds = 4096;
+constexpr std::size_t kLockedIds = 8192;
 // Ids per stage: enough to keep the memory system busy, few enough for the L1 cache.
 constexpr std::size_t kStride = 64;
 
 // Ids per piece of work. Sums never span pieces and run in order of occurrence, so pieces may follow the threads.
 std::size_t piece_ids(std::size_t ids, unsigned threads) {
-  return std::clamp<std::size_t>(ids / (std::size_t{threads} * 4), kBlockIds, std::size_t{1} << 16);
+  return std::clamp<std::size_t>(ids / (std::size_t{threads} * 4), std::size_t{1} << 12, std::size_t{1} << 16);
 }
 
 // Where the rows of a block are; reused from call to call.
@@ -62,7 +65,7 @@ void Table::find_rows(std::span<const std::int64_t> ids, const std::byte** rows)
       owners[i] = parts_[part_of(hash)].get();
       homes[i] = owners[i]->index.home(hash);
     }
-    // A loop of its own, of few instructions: a fetch occupies the processor's window until its page walk is done.
+    // A separate loop of few instructions: a fetch occupies the processor's window until its page walk is done.
 #pragma GCC unroll 8
     for (std::size_t i = 0; i < count; ++i) prefetch(homes[i]);
     std::size_t overflows = 0;
@@ -156,10 +159,17 @@ void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
   auto& rows = thread_rows();
   std::size_t unit = units.begin;
   const std::size_t last = bags.position_of(units.end);
+  std::optional<ReadLock> lock;
+  std::size_t locked = 0;  // ids since the locks were taken
   for (std::size_t first = bags.position_of(units.begin); first < last;) {
     const std::size_t count = std::min(kBlockIds, last - first);
     const std::size_t end = first + count == last ? units.end : bags.unit_from(first + count);
-    const ReadLock lock(*this);
+    if (!lock || locked + count > kLockedIds) {
+      lock.reset();
+      lock.emplace(*this);
+      locked = 0;
+    }
+    locked += count;
     find_rows(bags.ids.subspan(first, count), rows.data());
     with_width(dim, [&](auto width) { read_block(job, {unit, end}, first, {rows.data(), count}, width); });
     if (image_) image_->check_whole();  // a file that was cut off gives zeros
@@ -167,6 +177,7 @@ void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
     // A bag that continues in the next block is handled there too.
     unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
   }
+  lock.reset();
   if (bags.pooling == Pooling::kMean) divide_by_length(bags, units, job.out, dim);
 }
 

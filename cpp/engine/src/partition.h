@@ -49,6 +49,7 @@ class Partition {
     return {{ids_ + begin_[part], count}, {targets_ + begin_[part], count}};
   }
   [[nodiscard]] std::size_t begin(std::size_t part) const noexcept { return begin_[part]; }
+  [[nodiscard]] std::size_t size(std::size_t part) const noexcept { return begin_[part + 1] - begin_[part]; }
   // All occurrences, in order of parts.
   [[nodiscard]] std::span<const std::int64_t> ids() const noexcept { return {ids_, begin_[kParts]}; }
   [[nodiscard]] const std::uint32_t* targets() const noexcept { return targets_; }

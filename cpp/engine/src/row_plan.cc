@@ -267,6 +267,10 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
     const std::size_t together = job->is_distinct ? parts_together(job->bags.ids.size()) : 1;
     for (std::size_t part = 0; part < kParts; part += together) searches.push_back({job, part, part + together});
     if (job->is_distinct) continue;  // the search fills the output
+    // The part of a hot id takes as long as several others, so it must not start last.
+    std::stable_sort(searches.end() - kParts, searches.end(), [&](const Search& a, const Search& b) {
+      return content.grouped.size(a.begin) > content.grouped.size(b.begin);
+    });
     for (const PartitionPiece& piece : content.grouped.pieces()) pieces.push_back({job, &piece});
   }
   pool.run(searches.size(), [&](std::size_t i) {

@@ -1,6 +1,9 @@
 // update.cc: batched writes. Occurrences are grouped by part; each part is changed by one thread at a time.
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <functional>
+#include <numeric>
 #include <shared_mutex>
 
 #include "engine/error.h"
@@ -230,6 +233,7 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     std::uint64_t turn = 0;
     Turnstile turnstile;
     Turnstile* order = nullptr;
+    std::array<std::size_t, kParts> parts{};  // in order of start
   };
   std::vector<Group> groups(tables.size());
   for (std::size_t t = 0; t < tables.size(); ++t) {
@@ -243,10 +247,18 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     }
     groups[t].turn = table.turn_.fetch_add(1);
     groups[t].order = table.config_.is_deterministic && table.filter_ ? &groups[t].turnstile : nullptr;
+    std::iota(groups[t].parts.begin(), groups[t].parts.end(), std::size_t{0});
+    if (groups[t].order != nullptr) continue;  // a part waits for those before it
+    // The part of a hot id takes as long as several others, so it must not start last.
+    std::array<std::size_t, kParts> sizes{};
+    for (const TableWork& work : groups[t].work) {
+      for (std::size_t part = 0; part < kParts; ++part) sizes[part] += work.grouped->size(part);
+    }
+    std::ranges::stable_sort(groups[t].parts, std::ranges::greater{}, [&](std::size_t part) { return sizes[part]; });
   }
   pool.run(tables.size() * kParts, [&](std::size_t piece) {
     const Group& group = groups[piece / kParts];
-    tables[piece / kParts]->apply_part(piece % kParts, group.work, group.turn, group.order);
+    tables[piece / kParts]->apply_part(group.parts[piece % kParts], group.work, group.turn, group.order);
   });
   for (const GradientJob& job : jobs) job.table->advance_clock(job.time_s);
 }
