@@ -27,6 +27,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
 export PATH := $(BIN):$(PATH)
+# Images of containers often forbid cached bytecode. Without it each process compiles torch's modules for six seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What the editable install depends on. Python files are not in it: they are read from src/ as they are.
 CPP_FILES := $(sort $(shell find cpp -name '*.cc' -o -name '*.h' 2>/dev/null))

@@ -4,7 +4,8 @@
 - ``packages VENV LOCK``: creates the environment and installs the locked packages. uv installs them in parallel; pip
   does where uv cannot be had. uv gets the indexes and certificates of pip's configuration.
 - ``native VENV BUILD``: compiles the extension into BUILD and installs the package in editable form. Counts compiled
-  files on the screen. The whole output is in BUILD.log; a failure prints its end.
+  files on the screen. The whole output is in BUILD.log; a failure prints its end. Meanwhile, one process imports the
+  largest packages, so that their cached bytecode exists before the first command.
 
 Runs on the interpreter of the machine, so it imports the standard library only.
 """
@@ -22,6 +23,7 @@ from pathlib import Path
 
 _OLDEST = (3, 11)
 _LINES_OF_A_FAILURE = 60
+_LARGE_PACKAGES = ("torch._dynamo", "onnxruntime", "pyarrow.parquet")
 _SETTINGS = {  # pip's setting: uv's variable
     "index-url": "UV_DEFAULT_INDEX",
     "extra-index-url": "UV_INDEX",
@@ -124,6 +126,7 @@ def build_native(venv: Path, build: Path) -> int:
     ]  # fmt: skip
     counter, lines = Counter(), []
     with (
+        subprocess.Popen([command[0], "-c", f"import {', '.join(_LARGE_PACKAGES)}"], stderr=subprocess.DEVNULL),
         log.open("w", buffering=1) as file,
         subprocess.Popen(
             command,
