@@ -26,6 +26,7 @@ enum class Arm : std::uint8_t {
   kFloat,       // packed float32
   kDouble,      // packed float64
   kInt64,       // packed varints
+  kFixedInt64,  // packed int64, little-endian, any alignment; of tables in memory
   kBytes,       // a message; each value is a length-delimited field number `Cell::field`
   kFidV1Lists,  // a message; each list is a length-delimited field number `Cell::field` that holds packed values as
   kFidV2Lists,  // field 1; so for the next five
