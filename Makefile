@@ -44,18 +44,24 @@ help: ## Show this list
 # --- environment ------------------------------------------------------------------------------------------------------
 
 .PHONY: setup system-packages
-setup: $(VENV)/.native ## Create .venv, install the pinned packages, build the extension; quick when nothing changed
+# Packages arrive while the compiler works. A make above that runs jobs in parallel already does so.
+setup: ## Create .venv, install the pinned packages, build the extension; quick when nothing changed
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) \
+		dashboard-assets $(VENV)/.requirements $(VENV)/.native
 
 system-packages:
 	@scripts/install_system_packages.sh
 
-$(VENV)/.requirements: requirements.lock | system-packages
+$(VENV)/.tools: requirements.lock | system-packages
+	@$(PYTHON) scripts/set_up.py tools $(VENV) requirements.lock
+	@touch $@
+
+$(VENV)/.requirements: $(VENV)/.tools
 	@$(PYTHON) scripts/set_up.py packages $(VENV) requirements.lock
 	@touch $@
 
 # A fixed build folder and no build isolation: ninja recompiles only what changed.
-$(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
-	@scripts/fetch_dashboard_assets.sh
+$(VENV)/.native: $(VENV)/.tools pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
 	@$(PYTHON) scripts/set_up.py native $(VENV) $(BUILD)
 	@touch $@
 
