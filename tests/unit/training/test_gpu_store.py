@@ -69,7 +69,7 @@ def assert_same(one: Any, other: Any, *, is_exact: bool = True) -> None:
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_array_equal(ours[name][0], theirs[name][0])
-        if one.specs[name].expire_days < 365:  # rows that cannot expire have no times of their own
+        if one.specs[name].expire_days < 365:  # rows that cannot expire have no times
             np.testing.assert_array_equal(ours[name][1], theirs[name][1])
         if is_exact:
             np.testing.assert_array_equal(ours[name][2].view(np.uint32), theirs[name][2].view(np.uint32))

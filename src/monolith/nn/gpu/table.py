@@ -433,7 +433,7 @@ class GpuTable:
         return distinct
 
     def _list_touched(self) -> Tensor:
-        """Return the ids of rows whose marks say that they changed."""
+        """Return the ids of rows with a mark of a change."""
         cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
         ids = None
         for _ in range(2):  # count, then list
