@@ -156,6 +156,10 @@ class Table:
         for ids, _ in self.items(batch_size):
             yield self._native.raw_rows(ids)
 
+    def read_entries(self, ids: Ids) -> tuple[Ids, NDArray[np.uint32], NDArray[np.float32]]:
+        """Return (ids, times, rows with their optimizer state) of the ids that have a row, as ``export_entries``."""
+        return self._native.raw_rows(ids)
+
     # --- writing ---
 
     def import_entries(self, ids: Ids, times: NDArray[np.uint32], rows: NDArray[np.float32]) -> None:

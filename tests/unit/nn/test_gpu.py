@@ -87,7 +87,8 @@ def test_expired_rows_leave_and_the_others_stay() -> None:
         now = 1_600_000_000 + step * 3 * days
         host.apply_gradients(some, grads, step=step, time_s=now)
         gpu.apply_gradients(on_gpu(some), on_gpu(grads), time_s=now)
-    assert gpu.evict() == host.evict(1_600_000_000 + 15 * days) > 0
+    assert gpu.max_time_s == host.max_time_s
+    assert gpu.evict(now) == host.evict(now) > 0
     assert len(gpu) == len(host)
     np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
     grads = rng.standard_normal((len(ids), 5)).astype(np.float32)
@@ -413,21 +414,67 @@ def test_a_host_table_follows_the_changes_of_the_gpu() -> None:
 def test_times_are_numbered_again_when_stamps_run_out() -> None:
     spec = make_spec(4, mt.Sgd(0.1), expire_days=1)
     gpu, host = GpuTable(spec), mt.Table(spec)
-    gpu._times = EventTimes(most=8)
+    gpu._stamps = EventTimes(most=8)
     for step in range(40):
         ids = np.arange(step * 10, step * 10 + 15)
         grads = np.ones((15, 4), np.float32)
         gpu.apply_gradients(on_gpu(ids), on_gpu(grads), time_s=10_000 * (step + 1))
         host.apply_gradients(ids, grads, time_s=10_000 * (step + 1))
-    gpu.evict()
-    host.evict()
+    assert gpu.evict(400_000) > 0
+    host.evict(400_000)
     every = np.arange(420)
     left = gpu.contains(on_gpu(every)).cpu().numpy()
     assert left[host.contains(every)].all()  # none expires early
     assert left.sum() < 300
 
 
+@pytest.mark.parametrize("settings", [{}, {"expire_days": 400}], ids=["steps", "times"])
+def test_rows_beyond_the_budget_live_in_host_memory_and_come_back(settings: dict[str, Any]) -> None:
+    rng = np.random.default_rng(12)
+    spec = make_spec(16, mt.Adagrad(0.1), max_bytes=20 << 20, **settings)
+    host = mt.Table(make_spec(16, mt.Adagrad(0.1), **settings))
+    gpu, copy = GpuTable(spec, host_bytes=1 << 30), mt.Table(host.spec)
+    for step in range(40):
+        ids = rng.choice(300_000, 20_000, replace=False)
+        grads = rng.standard_normal((len(ids), 16)).astype(np.float32)
+        found = gpu.find(on_gpu(ids))
+        np.testing.assert_array_equal(gpu.pool(found, None).cpu().numpy(), host.lookup(ids))
+        host.apply_gradients(ids, grads, step=step, time_s=1000 + step)
+        gpu.apply(found, None, on_gpu(grads), step=step, time_s=1000 + step)
+        assert gpu.memory_bytes <= 20 << 20
+        if step % 7 == 3:
+            gpu.copy_changes_to(copy)
+    assert gpu.rows_in_host_memory > 50_000
+    assert len(gpu) == len(host)
+    gpu.copy_changes_to(copy)
+    for each in (gpu.to_host(), copy):
+        np.testing.assert_array_equal(each.lookup(np.arange(300_000)), host.lookup(np.arange(300_000)))
+    assert gpu.delete(on_gpu(np.arange(1000))) == host.delete(np.arange(1000))
+    assert len(gpu) == len(host)
+    assert gpu.copy_changes_to(copy) >= 1
+    assert not copy.contains(np.arange(1000)).any()
+
+
+def test_a_table_without_room_in_either_memory_raises_and_loses_nothing() -> None:
+    gpu = GpuTable(make_spec(16, mt.Sgd(1.0), mt.Zeros(), max_bytes=20 << 20), host_bytes=8 << 20)
+    done = 0
+
+    def fill() -> None:
+        nonlocal done
+        for first in range(0, 2_000_000, 20_000):
+            gpu.apply_gradients(torch.arange(first, first + 20_000).cuda(), torch.ones((20_000, 16)).cuda())
+            done = first + 20_000
+
+    with pytest.raises(CapacityExceeded):
+        fill()
+    assert done > 100_000
+    rows = gpu.to_host().lookup(np.arange(done))
+    assert (rows == -1).all()
+
+
 def test_parts_that_a_gpu_table_lacks_are_refused() -> None:
+    with pytest.raises(ConfigError, match="host_bytes"):
+        GpuTable(make_spec(4, mt.Sgd(0.1)), host_bytes=1 << 20)
     with pytest.raises(ConfigError, match="nan_gradients"):
         GpuTable(make_spec(4, mt.Sgd(0.1), nan_gradients="error"))
     with pytest.raises(ConfigError, match="FixedR8"):

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import monolith as mt
-from monolith.core.errors import ConfigError
+from monolith.core.errors import CapacityExceeded, ConfigError
 from monolith.nn.gpu.admission import Doorkeeper
 from monolith.nn.gpu.event_times import EventTimes
+from monolith.nn.gpu.host_tier import HostTier, choose_cold
 from monolith.nn.gpu.source import RowLayout, kernel_text
 from rule_choices import CHOICES
 
@@ -131,6 +133,42 @@ def test_admission_counts_of_another_filter_are_refused() -> None:
 
     with pytest.raises(ConfigError, match="capacity"):
         make(1000).copy_admission_of(make(2000))
+
+
+# --- host tier ---
+
+
+def test_the_oldest_rows_leave_and_needed_rows_stay() -> None:
+    stamps = torch.tensor([7, 0, 3, 0, 9, 1])
+    is_needed = torch.tensor([False, True, False, False, False, False])
+    assert choose_cold(stamps, is_needed, 3).tolist() == [False, False, True, True, False, True]
+    assert choose_cold(stamps, is_needed, 100).sum() == 5
+    assert not choose_cold(stamps, is_needed, 0).any()
+
+
+def test_a_tier_returns_the_rows_that_it_took() -> None:
+    spec = mt.TableSpec("t", [mt.SliceSpec(4, optimizer=mt.Adagrad(0.1))], expire_days=5)
+    table, tier = mt.Table(spec), HostTier(spec, 64 << 20)
+    table.apply_gradients(np.arange(100), np.ones((100, 4)), time_s=86400 * 20)
+    table.apply_gradients(np.arange(50), np.ones((50, 4)), time_s=86400 * 24)
+    tier.put(table.read_entries(np.arange(100)))
+    for actual, expected in zip(tier.read(np.array([3, 700, 5])), table.read_entries(np.array([3, 5])), strict=True):
+        np.testing.assert_array_equal(actual, expected)
+    assert tier.remove(np.array([3, 700])).tolist() == [3]
+    assert len(tier) == 99
+    assert sorted(tier.evict(86400 * 26).tolist()) == list(range(50, 100))
+    assert sorted(tier.ids().tolist()) == [each for each in range(50) if each != 3]
+    assert sum(len(ids) for ids, _, _ in tier.export_entries(10)) == 49
+
+
+def test_a_full_tier_refuses_rows() -> None:
+    spec = mt.TableSpec("t", [mt.SliceSpec(64, optimizer=mt.Sgd(0.1))])
+    table, tier = mt.Table(spec), HostTier(spec, 1 << 20)
+    ids = np.arange(50_000)
+    table.assign(ids, np.ones((len(ids), 64)))
+    with pytest.raises(CapacityExceeded, match="'t'"):
+        tier.put(table.read_entries(ids))
+    assert len(tier) == 0
 
 
 # --- rows ---

@@ -132,7 +132,8 @@ class IndexMemory:
     def argument(self) -> IndexArgument:
         """The index for a kernel."""
         shape = self._shape
-        keys, rows = self._pointers[0].data_ptr(), self._pointers[1].data_ptr()
+        keys = self._pointers.data_ptr()
+        rows = keys + self._pointers.shape[1] * 8
         return IndexArgument(keys, rows, shape.level, shape.pages, shape.reached, shape.partitions * MOST_PAGES)
 
     def bytes_for(self, rows: int) -> int:

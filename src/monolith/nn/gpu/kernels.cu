@@ -352,7 +352,8 @@ extern "C" __global__ void place_slots(const u32* slots, u32 count, u64* table, 
     entry = (slot * 0x9e3779b1u) & table_mask;
     u32* words = (u32*)table;
     for (;;) {
-      const u32 there = atomicCAS(words + 2 * entry, NONE, slot);
+      u32 there = *(volatile const u32*)(words + 2 * entry);  // atomics on the entry of a hot id wait for each other
+      if (there == NONE) there = atomicCAS(words + 2 * entry, NONE, slot);
       if (there == NONE) {
         won = 1;
         break;

@@ -33,21 +33,29 @@ class RowMemory:
         stride: Words of a row.
         device: Device of the memory.
         has_stamps: Whether rows have the stamps of their last updates.
+        max_bytes: Budget of the table; slabs of a small table are small.
     """
 
-    def __init__(self, stride: int, device: torch.device, *, has_stamps: bool) -> None:
+    def __init__(self, stride: int, device: torch.device, *, has_stamps: bool, max_bytes: int | None = None) -> None:
         self._stride = stride
         self._device = device
-        self._shift = max(5, (_SLAB_BYTES // (stride * 4)).bit_length() - 1)
+        slab_bytes = _SLAB_BYTES if max_bytes is None else min(_SLAB_BYTES, max_bytes // 16)
+        self._shift = max(5, (slab_bytes // (stride * 4)).bit_length() - 1)
         self._slabs: list[torch.Tensor] = []
         self._stamps: list[torch.Tensor] | None = [] if has_stamps else None
         self._touched: list[torch.Tensor] | None = None
         self._pointers = torch.zeros((3, _FIRST_SLABS), dtype=torch.int64, device=device)
+        self._argument = self._make_argument()
 
     @property
     def has_touched(self) -> bool:
         """Whether rows have a bit for changes."""
         return self._touched is not None
+
+    @property
+    def capacity(self) -> int:
+        """Rows that fit the slabs."""
+        return len(self._slabs) << self._shift
 
     @property
     def memory_bytes(self) -> int:
@@ -57,10 +65,13 @@ class RowMemory:
     @property
     def argument(self) -> RowArgument:
         """The rows for a kernel."""
-        places = [self._pointers[number].data_ptr() for number in range(3)]
-        stamps = None if self._stamps is None else places[1]
-        touched = None if self._touched is None else places[2]
-        return RowArgument(places[0], stamps, touched, self._shift)
+        return self._argument
+
+    def _make_argument(self) -> RowArgument:
+        first, apart = self._pointers.data_ptr(), self._pointers.shape[1] * 8
+        stamps = None if self._stamps is None else first + apart
+        touched = None if self._touched is None else first + 2 * apart
+        return RowArgument(first, stamps, touched, self._shift)
 
     def bytes_for(self, rows: int) -> int:
         """Return how many bytes growth to ``rows`` adds."""
@@ -116,3 +127,4 @@ class RowMemory:
             for place, block in enumerate(blocks or ()):
                 addresses[number, place] = block.data_ptr()
         self._pointers[:, :count].copy_(addresses.pin_memory(), non_blocking=True)
+        self._argument = self._make_argument()

@@ -1,7 +1,7 @@
 """``RowLayout`` and ``kernel_text``: the words of a row on a GPU, and the CUDA C++ of a table.
 
 A row has the values of all slices, padded to a multiple of four, then the state words, each as wide as the values, then
-the state per row of each slice. Every slice is compiled in a namespace of its own, with its rule and its initializer.
+the state per row of each slice. A namespace per slice has its rule and its initializer.
 """
 
 from __future__ import annotations

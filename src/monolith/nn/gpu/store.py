@@ -10,6 +10,7 @@ One thread trains; another thread may call ``host_tables`` between two steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from os import PathLike
 
 import numpy as np
@@ -32,6 +33,7 @@ class GpuStore:
     Args:
         specs: The tables, with different names.
         device: The GPU.
+        host_bytes: Host memory per table for rows that have no room on the GPU; see ``GpuTable``.
         force_expiry: Let saves and evictions drop any share of the rows; see ``Table.evict``.
 
     Raises:
@@ -39,17 +41,28 @@ class GpuStore:
     """
 
     def __init__(
-        self, specs: Iterable[TableSpec], device: str | torch.device = "cuda", *, force_expiry: bool = False
+        self,
+        specs: Iterable[TableSpec],
+        device: str | torch.device = "cuda",
+        *,
+        host_bytes: int | None = None,
+        force_expiry: bool = False,
     ) -> None:
-        self._copy = MultiTable(specs, force_expiry=force_expiry)
+        self._specs = {spec.name: spec for spec in sorted(specs, key=lambda spec: spec.name)}
+        unbounded = [replace(spec, max_bytes=None) for spec in self._specs.values()]  # budgets are of the GPU
+        self._copy = MultiTable(unbounded, force_expiry=force_expiry)
         self._device = torch.device(device)
         self._force_expiry = force_expiry
-        self._tables = {name: GpuTable(spec, self._device) for name, spec in self._copy.specs.items()}
+        self._host_bytes = host_bytes
+        self._tables = {name: self._make_table(spec) for name, spec in self._specs.items()}
+
+    def _make_table(self, spec: TableSpec) -> GpuTable:
+        return GpuTable(spec, self._device, host_bytes=None if spec.max_bytes is None else self._host_bytes)
 
     @property
     def specs(self) -> Mapping[str, TableSpec]:
         """Name to spec, in sorted-name order."""
-        return self._copy.specs
+        return self._specs
 
     def __getitem__(self, name: str) -> GpuTable:
         try:
@@ -159,7 +172,7 @@ class GpuStore:
         """Replace all rows by those of a snapshot; see ``MultiTable.restore``."""
         report = self._copy.restore(path)
         for name in self._tables:
-            table = GpuTable(self.specs[name], self._device)
+            table = self._make_table(self.specs[name])
             table.add_rows_of(self._copy[name])
             table.drain_touched()  # the copy has these rows
             self._tables[name] = table

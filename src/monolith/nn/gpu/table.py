@@ -7,7 +7,7 @@ host knows the number of rows from a copy that follows each update; until the co
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,6 +20,7 @@ from monolith.embedding import NoFilter, Table, TableSpec
 from monolith.embedding.expiry import has_expiry
 from monolith.nn.gpu.admission import Doorkeeper
 from monolith.nn.gpu.event_times import EventTimes
+from monolith.nn.gpu.host_tier import Entries, HostTier, choose_cold
 from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
 from monolith.nn.gpu.row_memory import RowMemory
@@ -35,6 +36,7 @@ _COPIED_ROWS = 1 << 20
 _SLOTS_OF_IDS = 1 << 15
 _SKIPPED = -3
 """SKIPPED of the kernels, as int32."""
+_MOST_CLOCK_STEP_S = 86400
 _GUARDED_ROWS = 1000
 _MOST_EXPIRED = 0.8
 """Share of the rows that an eviction may drop without ``force``; the same as on the host."""
@@ -60,16 +62,22 @@ class GpuTable:
     Rows keep their times where they can expire. ``drain_touched`` starts to keep which rows changed. A table with an
     admission filter asks the filter in host memory, so its updates wait for the GPU.
 
+    At ``max_bytes`` of the spec, rows with the oldest updates move to host memory, if ``host_bytes`` gives room there.
+    A row moves back when a step reads it, and such a step waits for the GPU. Without room, the table raises.
+
     Args:
         spec: The table.
         device: The GPU.
+        host_bytes: Host memory for rows that have no room on the GPU; None = no rows there.
 
     Raises:
         ConfigError: There is no GPU, or the spec needs a part that GPU tables do not have.
     """
 
-    def __init__(self, spec: TableSpec, device: str | torch.device = "cuda") -> None:
+    def __init__(self, spec: TableSpec, device: str | torch.device = "cuda", *, host_bytes: int | None = None) -> None:
         check_spec(spec)
+        if host_bytes is not None and spec.max_bytes is None:
+            raise ConfigError(f"host_bytes is {host_bytes} and max_bytes of the spec is None; give a budget of the GPU")
         if not torch.cuda.is_available():
             raise ConfigError(f"device is {str(device)!r}, and torch finds no GPU; use device='cpu'")
         self.spec = spec
@@ -78,8 +86,12 @@ class GpuTable:
         self._layout = RowLayout.of(spec)
         self._padded, self._stride = self._layout.padded, self._layout.stride
         self._first = first_values(spec)
-        self._times = EventTimes() if has_expiry(spec) else None
+        self._tier = None if host_bytes is None else HostTier(spec, host_bytes)
+        self._has_times = has_expiry(spec)
+        self._stamps = EventTimes() if self._has_times or self._tier is not None else None
+        """Stamps of rows: times of events; without an expiry, numbers of steps for the host tier."""
         self._doorkeeper = None if isinstance(spec.admission, NoFilter) else Doorkeeper(spec)
+        self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
         with torch.cuda.device(self.device):
             torch.cuda.current_stream()  # makes the context
             torch.zeros(1, device=self.device)
@@ -89,7 +101,7 @@ class GpuTable:
             self._counters = torch.tensor([0, none, 0, 0], dtype=torch.int32, device=self.device)
             self._copied = torch.zeros(4, dtype=torch.int32).pin_memory()
             self._copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._rows = RowMemory(self._stride, self.device, has_stamps=self._times is not None)
+        self._rows = RowMemory(self._stride, self.device, has_stamps=self._stamps is not None, max_bytes=spec.max_bytes)
         self._is_copying = False
         self._is_empty = True
         self._evictions = 0
@@ -106,6 +118,7 @@ class GpuTable:
     def lookup(self, ids: Tensor) -> Tensor:
         """Return the row of every id, (N, D); absent ids follow ``on_miss`` of the spec."""
         ids = self._check_ids(ids)
+        self._bring(ids)
         out = torch.empty((len(ids), self.dim), device=self.device)
         self._launch(
             "find_values",
@@ -128,6 +141,11 @@ class GpuTable:
     def find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
         """Return the places of the ids, for ``pool`` and ``apply``; ``skipped`` ids read as zeros and get no row."""
         ids = self._check_ids(ids)
+        self._bring(ids)
+        return self._find(ids, skipped)
+
+    def _find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
+        """Find ids on the GPU."""
         rows, slots = (torch.empty(len(ids), dtype=torch.int32, device=self.device) for _ in range(2))
         self._launch(
             "find_rows", -(-len(ids) // 2) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots
@@ -233,7 +251,7 @@ class GpuTable:
             return
         bags = None if offsets is None else self._number_bags(offsets, count)
         grads = grads.detach().to(self.device, torch.float32).contiguous()
-        self._reserve(count)
+        self._reserve(count, needed=ids)
         slots = found.slots if found.version == self._version else self.find(ids, found.skipped).slots
         if self._doorkeeper is not None:
             self._refuse_new(self._doorkeeper, ids, slots, counts)
@@ -248,7 +266,7 @@ class GpuTable:
             "place_slots", count, slots, _u32(count), scratch, _u32(capacity - 1), entries, distinct_slots, distinct
         )
         sums = torch.empty((count, self._padded), device=self.device)
-        blocks = 4 * torch.cuda.get_device_properties(self.device).multi_processor_count
+        blocks = 4 * self._processors
         threads, _ = _group_threads(self._padded // 4)
         occurrences = [
             ctypes.c_void_p(0) if bags is None else bags,
@@ -278,7 +296,7 @@ class GpuTable:
             distinct,
             sums,
             self._rates(learning_rates, number),
-            _u32(self._stamp(time_s)),
+            _u32(self._stamp(time_s, number)),
             ctypes.c_int64(number),
             ctypes.c_uint64(self.spec.seed),
         )
@@ -303,12 +321,15 @@ class GpuTable:
             )
         return (ctypes.c_float * len(rates))(*map(float, rates))
 
-    def _stamp(self, time_s: int) -> int:
-        """Return the stamp of an update at an event time; 0 in a table without times."""
-        self._clock_s = max(self._clock_s, time_s)
-        if self._times is None:
+    def _stamp(self, time_s: int, step: int) -> int:
+        """Return the stamp of an update; 0 in a table without stamps."""
+        if self._clock_s:
+            self._clock_s = max(self._clock_s, min(time_s, self._clock_s + _MOST_CLOCK_STEP_S))
+        else:
+            self._clock_s = time_s
+        if self._stamps is None:
             return 0
-        stamp, replacements = self._times.stamp(time_s)
+        stamp, replacements = self._stamps.stamp(time_s if self._has_times else step + 1)
         self._replace_stamps(replacements)
         return stamp
 
@@ -320,7 +341,8 @@ class GpuTable:
     def find_or_insert(self, ids: Tensor) -> Tensor:
         """Return the row of every id, (N, D); ids without a row get one with their first values."""
         ids = self._check_ids(ids)
-        self._reserve(len(ids))
+        self._bring(ids)
+        self._reserve(len(ids), needed=ids)
         slots = torch.full((len(ids),), -1, dtype=torch.int32, device=self.device)
         is_read = torch.zeros(len(ids), dtype=torch.uint8, device=self.device)
         out = torch.empty((len(ids), self.dim), device=self.device)
@@ -341,25 +363,23 @@ class GpuTable:
 
     def reserve(self, rows: int) -> None:
         """Take memory for ``rows`` rows in all, so that no later call grows the table before it has them."""
-        self._reserve(max(0, rows - len(self)))
+        self._reserve(max(0, rows - self._count_rows()))
 
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
-        """Remove expired rows and return how many; the clock is the newest time of a row unless given.
+        """Remove expired rows and return how many; the clock is ``max_time_s`` unless given.
 
         The call waits for the GPU. Rows at the end move into the gaps, and their memory is released.
 
         Raises:
             ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
         """
-        if self._times is None:
+        if self._stamps is None or not self._has_times:
             return 0
         ids, numbers = self._list_keys()
         if not len(ids):
             return 0
-        stamps = torch.empty(len(ids), dtype=torch.int32, device=self.device)
-        self._launch("read_stamps", len(ids), self._rows.argument, numbers, _u32(len(ids)), stamps)
-        seconds = torch.from_numpy(self._times.seconds).to(self.device)[stamps.long()]
-        clock = int(seconds.max()) if now_s is None else now_s
+        seconds = torch.from_numpy(self._stamps.seconds).to(self.device)[self._read_stamps(numbers)]
+        clock = self._clock_s if now_s is None else now_s
         is_kept = clock - seconds < self._lives_s(ids)
         count = int(is_kept.sum())
         expired = len(ids) - count
@@ -370,7 +390,19 @@ class GpuTable:
             )
         if expired:
             self._keep_rows(ids[is_kept], numbers[is_kept], removed=ids[~is_kept])
+        if self._tier is not None:
+            expired += self._note_removed(self._tier.evict(clock))
         return expired
+
+    def _read_stamps(self, numbers: Tensor) -> Tensor:
+        stamps = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
+        self._launch("read_stamps", len(numbers), self._rows.argument, numbers, _u32(len(numbers)), stamps)
+        return stamps.long()
+
+    def _note_removed(self, ids: NDArray[np.int64]) -> int:
+        if self._rows.has_touched:
+            self._changed.append(torch.from_numpy(ids).to(self.device))
+        return len(ids)
 
     def delete(self, ids: Tensor) -> int:
         """Remove the rows of the ids and return how many there were. The call waits for the GPU, as ``evict``."""
@@ -379,6 +411,8 @@ class GpuTable:
         count = len(present) - int(is_kept.sum())
         if count:
             self._keep_rows(present[is_kept], numbers[is_kept], removed=present[~is_kept])
+        if self._tier is not None:
+            count += self._note_removed(self._tier.remove(ids.cpu().numpy()))
         return count
 
     def drain_touched(self) -> Tensor:
@@ -389,6 +423,8 @@ class GpuTable:
         if not self._rows.has_touched:
             ids, _ = self._list_keys()
             self._rows.add_touched()
+            if self._tier is not None:
+                ids = torch.cat([ids, torch.from_numpy(self._tier.ids()).to(self.device)])
             return ids.sort().values
         changed = torch.cat([*self._changed, self._list_touched()])
         self._changed.clear()
@@ -397,7 +433,7 @@ class GpuTable:
         return distinct
 
     def _list_touched(self) -> Tensor:
-        """Return the ids of rows whose marks say that they changed."""
+        """Return the ids of rows with a mark of a change."""
         cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
         ids = None
         for _ in range(2):  # count, then list
@@ -441,10 +477,7 @@ class GpuTable:
         self._program.launch("put_keys", 4096, 256, self._index.argument, ids, numbers, _u32(count))
         state = [count, int(special[0]) if len(special) else -1, 0, 0]
         self._counters.copy_(torch.tensor(state, dtype=torch.int32))
-        if self._is_copying:
-            self._copy_event.synchronize()
-        self._is_copying = False
-        self._known_rows, self._rows_since, self._rows_since_copy = count, 0, 0
+        self._set_known(count)
         self._rows.shrink(count)
         if self._rows.has_touched:
             self._rows.clear_touched()
@@ -486,10 +519,13 @@ class GpuTable:
     def to_host(self) -> Table:
         """Return a table in host memory with the same rows, state, times and admission counts."""
         all_ids, numbers = self._list_keys()
-        host = Table(self.spec)
+        host = Table(replace(self.spec, max_bytes=None))  # the budget is of the GPU
         for first in range(0, len(all_ids), _COPIED_ROWS):
             last = first + _COPIED_ROWS
             host.import_entries(all_ids[first:last].cpu().numpy(), *self._read_rows(numbers[first:last]))
+        if self._tier is not None:
+            for entries in self._tier.export_entries(_COPIED_ROWS):
+                host.import_entries(*entries)
         self.copy_admission_to(host)
         return host
 
@@ -507,11 +543,16 @@ class GpuTable:
         changed = self.drain_touched()
         for first in range(0, len(changed), _COPIED_ROWS):
             ids = changed[first : first + _COPIED_ROWS]
-            numbers = self.find(ids).rows
+            numbers = self._find(ids).rows
             is_present = numbers != -1
             kept = ids[is_present].cpu().numpy()
             host.import_entries(kept, *self._read_rows(numbers[is_present]))
-            host.delete(ids[~is_present].cpu().numpy())
+            absent = ids[~is_present].cpu().numpy()
+            if self._tier is not None:
+                entries = self._tier.read(absent)
+                host.import_entries(*entries)
+                absent = np.setdiff1d(absent, entries[0])
+            host.delete(absent)
         return len(changed)
 
     def _read_rows(self, numbers: Tensor) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
@@ -520,13 +561,13 @@ class GpuTable:
         stamps = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
         self._copy_rows(numbers.contiguous(), flat, stamps, to_rows=False)
         rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._layout.host_words()])
-        if self._times is None:
+        if self._stamps is None or not self._has_times:
             return np.full(len(numbers), self._clock_s, np.uint32), rows
-        return self._times.seconds[stamps.cpu().numpy()].astype(np.uint32), rows
+        return self._stamps.seconds[stamps.cpu().numpy()].astype(np.uint32), rows
 
     def _list_keys(self) -> tuple[Tensor, Tensor]:
         """Return all ids and the numbers of their rows."""
-        count = len(self)
+        count = self._count_rows()
         ids = torch.empty(count, dtype=torch.int64, device=self.device)
         numbers = torch.empty(count, dtype=torch.int32, device=self.device)
         cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
@@ -539,24 +580,30 @@ class GpuTable:
 
         The admission counts become those of ``host``.
         """
-        words = self._layout.host_words()
-        for ids, times, rows in host.export_entries(_COPIED_ROWS):
-            flat = np.zeros((len(ids), self._stride), np.float32)
-            flat[:, words] = rows
-            stamps = np.zeros(len(ids), np.int32)
-            if self._times is not None:
-                stamps, replacements = self._times.stamp_all(times)
-                self._replace_stamps(replacements)
-            self._reserve(len(ids))
-            slots = self.find(torch.from_numpy(ids)).slots
-            self._insert(torch.from_numpy(ids).to(self.device), slots)
-            numbers = self._rows_of(slots)
-            marks = torch.from_numpy(stamps).to(self.device)
-            self._copy_rows(numbers, torch.from_numpy(flat).to(self.device), marks, to_rows=True)
-            self._note_rows(len(ids))
+        for entries in host.export_entries(_COPIED_ROWS):
+            self._add_entries(entries)
         self._clock_s = max(self._clock_s, host.max_time_s)
         if self._doorkeeper is not None:
             self._doorkeeper.take_counts_of(host)
+
+    def _add_entries(self, entries: Entries, *, needed: Tensor | None = None) -> None:
+        """Store whole rows; ``needed`` ids stay on the GPU meanwhile."""
+        ids, times, rows = entries
+        flat = np.zeros((len(ids), self._stride), np.float32)
+        flat[:, self._layout.host_words()] = rows
+        stamps = np.zeros(len(ids), np.int32)
+        if self._stamps is not None and self._has_times:
+            stamps, replacements = self._stamps.stamp_all(times)
+            self._replace_stamps(replacements)
+        elif self._stamps is not None:
+            stamps += len(self._stamps.seconds) - 1
+        keys = torch.from_numpy(ids).to(self.device)
+        self._reserve(len(ids), needed=needed)
+        slots = self._find(keys).slots
+        self._insert(keys, slots)
+        marks = torch.from_numpy(stamps).to(self.device)
+        self._copy_rows(self._rows_of(slots), torch.from_numpy(flat).to(self.device), marks, to_rows=True)
+        self._note_rows(len(ids))
 
     def _copy_rows(self, numbers: Tensor, flat: Tensor, stamps: Tensor, *, to_rows: bool) -> None:
         rows = self._rows.argument
@@ -567,6 +614,15 @@ class GpuTable:
     # --- sizes ---
 
     def __len__(self) -> int:
+        return self._count_rows() + self.rows_in_host_memory
+
+    @property
+    def rows_in_host_memory(self) -> int:
+        """Rows that have no room on the GPU."""
+        return 0 if self._tier is None else len(self._tier)
+
+    def _count_rows(self) -> int:
+        """Return the number of rows on the GPU, after waiting for it."""
         torch.cuda.current_stream(self.device).synchronize()
         counters = self._counters.cpu().numpy()
         self._check_lost(int(counters[2]))
@@ -574,7 +630,7 @@ class GpuTable:
 
     @property
     def max_time_s(self) -> int:
-        """Newest event time of an update."""
+        """The event clock. An update moves it by at most a day, as in host memory."""
         return self._clock_s
 
     @property
@@ -590,12 +646,12 @@ class GpuTable:
     @property
     def load(self) -> float:
         """Keys per slot of the index."""
-        return len(self) / self.slots
+        return self._count_rows() / self.slots
 
     # --- memory ---
 
-    def _reserve(self, new: int) -> None:
-        """Grow index and rows so that ``new`` more ids fit."""
+    def _reserve(self, new: int, *, needed: Tensor | None = None) -> None:
+        """Grow index and rows so that ``new`` more ids fit; rows other than those of ``needed`` ids may move out."""
         if torch.cuda.is_current_stream_capturing():
             return  # a graph replays into the memory that is there
         if self._is_copying and self._copy_event.query():  # type: ignore[no-untyped-call]
@@ -604,17 +660,69 @@ class GpuTable:
             self._rows_since = self._rows_since_copy
             self._rows_since_copy = 0
             self._is_copying = False
-        upper = self._known_rows + self._rows_since + self._rows_since_copy + new
-        budget = self.spec.max_bytes
-        added = self._rows.bytes_for(upper) + self._index.bytes_for(upper)
-        if budget is not None and self.memory_bytes + added > budget:
+        upper = self._upper_rows(new)
+        if not self._fits(upper) and self._tier is not None:
+            self._move_cold(self._tier, new, needed)
+            upper = self._upper_rows(new)
+        if not self._fits(upper):
+            added = self._rows.bytes_for(upper) + self._index.bytes_for(upper)
             raise CapacityExceeded(
                 f"table {self.spec.name!r} holds {self.memory_bytes} bytes on {self.device}; {new} more ids may need "
-                f"{added} more, and max_bytes is {budget}; raise max_bytes"
+                f"{added} more, and max_bytes is {self.spec.max_bytes}; raise max_bytes, or give host_bytes"
             )
         self._index.grow(upper, is_empty=self._is_empty)
         self._is_empty = False
         self._rows.grow(upper)
+
+    def _upper_rows(self, new: int) -> int:
+        """Return how many rows there may be with ``new`` more."""
+        return self._known_rows + self._rows_since + self._rows_since_copy + new
+
+    def _fits(self, rows: int) -> bool:
+        added = self._rows.bytes_for(rows) + self._index.bytes_for(rows)
+        return self.spec.max_bytes is None or self.memory_bytes + added <= self.spec.max_bytes
+
+    def _move_cold(self, tier: HostTier, new: int, needed: Tensor | None) -> None:
+        """Move rows to host memory so that ``new`` ids fit the memory that the table has, with an eighth to spare."""
+        ids, numbers = self._list_keys()
+        self._set_known(len(ids))
+        room = min(self._rows.capacity, self._index.shape.rows) * 7 // 8 - new
+        if len(ids) <= room:
+            return
+        is_needed = torch.zeros_like(ids, dtype=torch.bool) if needed is None else torch.isin(ids, needed)
+        is_cold = choose_cold(self._read_stamps(numbers), is_needed, len(ids) - max(0, room))
+        cold, places = ids[is_cold], numbers[is_cold]
+        try:
+            for first in range(0, len(cold), _COPIED_ROWS):
+                last = first + _COPIED_ROWS
+                tier.put((cold[first:last].cpu().numpy(), *self._read_rows(places[first:last])))
+        except BaseException:
+            tier.remove(cold.cpu().numpy())  # the rows are on the GPU
+            raise
+        if len(cold):
+            self._keep_rows(ids[~is_cold], numbers[~is_cold], removed=cold[:0])
+
+    def _bring(self, ids: Tensor) -> None:
+        """Move rows of these ids back from host memory."""
+        if self._tier is None or not len(self._tier):
+            return
+        if torch.cuda.is_current_stream_capturing():
+            raise ConfigError(
+                f"table {self.spec.name!r} has {len(self._tier)} rows in host memory, expected none in a CUDA graph; "
+                "raise max_bytes, or train without a graph"
+            )
+        absent = torch.unique(ids[self._find(ids).rows == -1]).cpu().numpy()
+        entries = self._tier.read(absent)
+        if len(entries[0]):
+            self._add_entries(entries, needed=ids)
+            self._tier.remove(entries[0])
+
+    def _set_known(self, rows: int) -> None:
+        """Note the exact number of rows on the GPU."""
+        if self._is_copying:
+            self._copy_event.synchronize()
+        self._is_copying = False
+        self._known_rows, self._rows_since, self._rows_since_copy = rows, 0, 0
 
     def _note_rows(self, new: int) -> None:
         """Start a copy of the counters, or count the ids as new until the copy under way arrives."""
