@@ -82,7 +82,7 @@ test: test-cpp test-python ## Set up, then run the C++ and the Python tests
 
 test-cpp: setup ## Run the C++ tests only
 	cmake --build $(BUILD) --target engine_tests
-	ctest --test-dir $(BUILD) --output-on-failure --no-tests=ignore
+	ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
 
 test-packages:
 	@scripts/install_system_packages.sh test
