@@ -1,6 +1,6 @@
-// lookup.cc: batched reads. Blocks of ids go through fetch buckets -> find -> fetch rows -> read, each stage a loop of
-// loop: a loop that stores the values it has just loaded makes later loads wait, so no fetch shares a loop with
-// it.
+// lookup.cc: batched reads. Blocks of ids go through four stages: compute the addresses of buckets and fetch them, find,
+// fetch rows, read. A loop that stores values that it has just loaded makes later loads wait, and a fetch waits for its
+// page walk, so loops that fetch have few instructions.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -216,14 +216,16 @@ void Table::lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* 
 }
 
 void Table::contains(std::span<const std::int64_t> ids, std::uint8_t* found) const {
-  const std::size_t pieces = (ids.size() + kBlockIds - 1) / kBlockIds;
-  pool_->run(pieces, [&](std::size_t piece) {
-    const std::size_t begin = piece * kBlockIds;
-    const std::size_t count = std::min(kBlockIds, ids.size() - begin);
+  constexpr std::size_t kPieceIds = 4 * kBlockIds;
+  pool_->run((ids.size() + kPieceIds - 1) / kPieceIds, [&](std::size_t piece) {
+    const std::size_t end = std::min(ids.size(), (piece + 1) * kPieceIds);
     auto& rows = thread_rows();
     const ReadLock lock(*this);
-    find_rows(ids.subspan(begin, count), rows.data());
-    for (std::size_t i = 0; i < count; ++i) found[begin + i] = rows[i] != nullptr;
+    for (std::size_t begin = piece * kPieceIds; begin < end; begin += kBlockIds) {
+      const std::size_t count = std::min(kBlockIds, end - begin);
+      find_rows(ids.subspan(begin, count), rows.data());
+      for (std::size_t i = 0; i < count; ++i) found[begin + i] = rows[i] != nullptr;
+    }
   });
 }
 

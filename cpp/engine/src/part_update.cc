@@ -1,7 +1,7 @@
-// part_update.cc: the passes of a write to one part: find or make all rows, sum all gradients, step all rows, stamp all
-// times.
+// part_update.cc: the passes of a write to one part: find or make all rows; then, stride by stride, sum gradients, step
+// rows and stamp times.
 //
-// Each pass is a loop of its own: a loop that waits for rows must do nothing else.
+// Each pass is a separate loop: a loop that waits for rows must do nothing else.
 #include "part_update.h"
 
 #include <algorithm>
