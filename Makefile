@@ -27,6 +27,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
 export PATH := $(BIN):$(PATH)
+# Images of containers often forbid cached bytecode. Without it each process compiles torch's modules for six seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What the editable install depends on. Python files are not in it: they are read from src/ as they are.
 CPP_FILES := $(sort $(shell find cpp -name '*.cc' -o -name '*.h' 2>/dev/null))
@@ -42,18 +44,24 @@ help: ## Show this list
 # --- environment ------------------------------------------------------------------------------------------------------
 
 .PHONY: setup system-packages
-setup: $(VENV)/.native ## Create .venv, install the pinned packages, build the extension; quick when nothing changed
+# Packages arrive while the compiler works. A make above that runs jobs in parallel already does so.
+setup: ## Create .venv, install the pinned packages, build the extension; quick when nothing changed
+	@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,--jobs=2) \
+		dashboard-assets $(VENV)/.requirements $(VENV)/.native
 
 system-packages:
 	@scripts/install_system_packages.sh
 
-$(VENV)/.requirements: requirements.lock | system-packages
+$(VENV)/.tools: requirements.lock | system-packages
+	@$(PYTHON) scripts/set_up.py tools $(VENV) requirements.lock
+	@touch $@
+
+$(VENV)/.requirements: $(VENV)/.tools
 	@$(PYTHON) scripts/set_up.py packages $(VENV) requirements.lock
 	@touch $@
 
 # A fixed build folder and no build isolation: ninja recompiles only what changed.
-$(VENV)/.native: $(VENV)/.requirements pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
-	@scripts/fetch_dashboard_assets.sh
+$(VENV)/.native: $(VENV)/.tools pyproject.toml CMakeLists.txt $(NATIVE_FILES) $(FILE_LIST)
 	@$(PYTHON) scripts/set_up.py native $(VENV) $(BUILD)
 	@touch $@
 
@@ -79,10 +87,10 @@ test-cpp: setup ## Run the C++ tests only
 test-packages:
 	@scripts/install_system_packages.sh test
 
-# One process per core; each takes a whole file, so a file's servers are started once. The
-# order stays: the long tests of processes come first, and short ones fill the end.
+# One process more than cores, because tests of processes wait much; each takes a whole file, so a file's servers are
+# started once. The order stays: the long tests of processes come first, and short ones fill the end.
 test-python: setup test-packages ## Run the Python tests only
-	$(BIN)/python -m pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -28,6 +29,32 @@ def test_indexes_folders_and_certificates_of_pip_reach_uv() -> None:
     assert set_up.translate_settings(["global.find-links='/a\\n/b'"]) == {"UV_FIND_LINKS": "/a,/b"}
 
 
+def test_the_lock_file_pins_every_package_that_a_compilation_needs() -> None:
+    lines = set_up.select_tools((Path(__file__).parents[2] / "requirements.lock").read_text())
+    names = [line.split("==")[0] for line in lines]
+    assert sorted(names) == ["cmake", "nanobind", "ninja", "packaging", "pathspec", "scikit_build_core"]
+
+
+def test_a_long_installation_shows_a_line_from_time_to_time_and_its_status(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(set_up, "_SECONDS_BETWEEN_LINES", 0.05)
+    assert set_up.wait_for(["sh", "-c", "sleep 0.4; exit 3"], dict(os.environ)) == 3
+    assert "setup:       installing packages, 0 s" in capsys.readouterr().err
+
+
+def test_the_compilation_takes_no_jobs_from_the_make_that_installs_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAKEFLAGS", " -j2 --jobserver-auth=fifo:/tmp/x")
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "flags: [$MAKEFLAGS]"\n')
+    python.chmod(0o755)
+    assert set_up.build_native(tmp_path / "venv", tmp_path / "build") == 0
+    assert (tmp_path / "build.log").read_text() == "flags: []\n"
+
+
 def test_the_count_of_files_is_a_line_at_each_quarter_where_no_terminal_is(capsys: pytest.CaptureFixture[str]) -> None:
     counter = set_up.Counter()
     for done in range(1, 9):
@@ -51,12 +78,12 @@ def test_a_failed_build_shows_its_end_and_names_the_log(tmp_path: Path, capsys: 
 
 def test_an_unknown_subcommand_shows_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert set_up.main(["all"]) == 2
-    assert "set_up.py packages|native" in capsys.readouterr().err
+    assert "set_up.py tools|packages|native" in capsys.readouterr().err
 
 
 def test_an_old_python_is_named_with_the_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "version_info", (3, 9, 2))
-    assert set_up.install_packages(tmp_path / "venv", tmp_path / "lock") == 1
+    assert set_up.install_tools(tmp_path / "venv", tmp_path / "lock") == 1
     assert "Python is 3.9.2, expected 3.11 or newer; name another one: make PYTHON=" in capsys.readouterr().err
