@@ -1,4 +1,4 @@
-"""One rank that trains a sharded collection: ``python module_rank_child.py RANK SIZE FOLDER``.
+"""One rank that trains a sharded collection: ``python module_rank_child.py RANK SIZE FOLDER [DEVICE]``.
 
 Prints one JSON line: the rows that this rank holds, and the rows that it reads after training, before and after a load.
 """
@@ -6,6 +6,7 @@ Prints one JSON line: the rows that this rank holds, and the rows that it reads 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 
 import monolith as mt
 from monolith.core.errors import ArtifactError, ConfigError
+from monolith.nn.gpu import GpuTableSet
 
 BATCHES = [
     {"seen": [[1, 2, 2], [3]], "liked": [[2], []], "user": [[7], [8]]},
@@ -27,7 +29,7 @@ EMPTY = {"seen": [[], []], "liked": [[], []], "user": [[], []]}
 EVERY = {"seen": [[number] for number in range(12)], "liked": [[]] * 12, "user": [[number] for number in range(12)]}
 
 
-def make_collection(group: Any = None) -> mt.nn.EmbeddingBagCollection:
+def make_collection(group: Any = None, device: str = "cpu") -> mt.nn.EmbeddingBagCollection:
     """Return a collection of two tables; rows of ``item`` have two features."""
     shared: dict[str, Any] = {"table": "item", "optimizer": mt.Adagrad(0.5)}
     return mt.nn.EmbeddingBagCollection(
@@ -37,6 +39,7 @@ def make_collection(group: Any = None) -> mt.nn.EmbeddingBagCollection:
             mt.nn.Feature("user", 3, optimizer=mt.Adam(0.1)),
         ],
         group=group,
+        device=device,
     )
 
 
@@ -65,15 +68,17 @@ def read_rows(module: mt.nn.EmbeddingBagCollection) -> dict[str, list[list[float
     return {name: rows[name].tolist() for name in ("seen", "user")}
 
 
-def main(rank: int, size: int, folder: Path) -> None:
+def main(rank: int, size: int, folder: Path, device: str = "cpu") -> None:
+    is_torchrun = "TORCHELASTIC_RUN_ID" in os.environ
     dist.init_process_group(
-        "gloo",
-        init_method=f"file://{folder / 'rendezvous'}",
+        # NCCL refuses two ranks on one GPU
+        "cpu:gloo,cuda:nccl" if device == "cuda" and size == 1 else "gloo",
+        init_method="env://" if is_torchrun else f"file://{folder / 'rendezvous'}",
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=60),
     )
-    module = make_collection(dist.group.WORLD)
+    module = make_collection(dist.group.WORLD, device)
     batch = make_bags(BATCHES[rank] if rank < len(BATCHES) else EMPTY)
     for _ in range(2):
         loss_of(module(batch)).backward()
@@ -82,7 +87,7 @@ def main(rank: int, size: int, folder: Path) -> None:
     optimizer.step()
     trained = read_rows(module)
     mt.nn.save(module, folder / "rows")
-    again = make_collection(dist.group.WORLD)
+    again = make_collection(dist.group.WORLD, device)
     mt.nn.load(again, folder / "rows")
     refusals = []
     for action in (lambda: mt.nn.save(module, folder / "rows"), lambda: mt.nn.load(again, folder / "absent")):
@@ -97,8 +102,11 @@ def main(rank: int, size: int, folder: Path) -> None:
 
 def own(module: mt.nn.EmbeddingBagCollection) -> dict[str, mt.Table]:
     """Return the tables of this rank."""
+    tables = module.table_set
+    if isinstance(tables, GpuTableSet):
+        return {name: table.to_host() for name, table in tables.tables.items()}
     return {name: module.store[name] for name in module.store}
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), *sys.argv[4:])

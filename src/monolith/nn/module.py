@@ -15,6 +15,7 @@ from typing_extensions import override
 from monolith.core.errors import ArtifactError, ConfigError, SchemaMismatch
 from monolith.embedding import MultiTable, TableSpec
 from monolith.nn.gpu import GpuTableSet
+from monolith.nn.gpu.rank_set import GpuRankTableSet
 from monolith.nn.host import HostTableSet
 from monolith.nn.operators import read_bags, read_rows
 from monolith.nn.ranks import RankTableSet
@@ -53,11 +54,9 @@ class TableModule(torch.nn.Module):
         if place.type not in ("cpu", "cuda"):
             raise ConfigError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'; choose one")
         self._tables: TableSet
-        if group is not None:
-            if place.type != "cpu":
-                raise ConfigError(
-                    f"group is given with device {str(device)!r}, expected 'cpu'; leave group out on a GPU"
-                )
+        if group is not None and place.type == "cuda":
+            self._tables = GpuRankTableSet(specs, columns, place, group)
+        elif group is not None:
             self._tables = RankTableSet(specs, columns, group)
         elif place.type == "cpu":
             self._tables = HostTableSet(specs, columns)

@@ -24,7 +24,7 @@ from monolith.embedding.store import Ids, Rows
 from monolith.nn.host import HostTableSet
 from monolith.nn.table_set import InputColumn
 
-__all__ = ["RankTableSet"]
+__all__ = ["GroupChannels", "RankTableSet"]
 
 
 class RankTableSet(HostTableSet):
@@ -40,7 +40,7 @@ class RankTableSet(HostTableSet):
     """
 
     def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], group: ProcessGroup) -> None:
-        self._channels = _GroupChannels(group)
+        self._channels = GroupChannels(group)
         self._ranks = RankStore(self._channels, specs)
         super().__init__(specs, columns, store=_MeanStore(self._ranks))
 
@@ -109,7 +109,7 @@ class _MeanStore:
         self._store.push(ids, shares, counts=counts, learning_rates=learning_rates, time_s=time_s, step=step)
 
 
-class _GroupChannels:
+class GroupChannels:
     """The one channel of a process group: reads, updates and saves of a module are calls of one thread."""
 
     def __init__(self, group: ProcessGroup) -> None:

@@ -86,11 +86,6 @@ def test_a_group_of_one_rank_learns_like_no_group(tmp_path: Path) -> None:
         dist.destroy_process_group()
 
 
-def test_a_group_on_a_gpu_is_refused() -> None:
-    with pytest.raises(ConfigError, match="group is given with device 'cuda'"):
-        mt.nn.EmbeddingBagCollection([mt.nn.Feature("user", 2)], device="cuda", group=object())  # type: ignore[arg-type]
-
-
 def test_a_module_without_a_group_is_refused_among_several_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     module = mt.nn.EmbeddingBag(2)
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)

@@ -37,17 +37,23 @@ class GpuTableSet(TableSet):
     def _plan(self, values: Sequence[Tensor], offsets: Sequence[Tensor] | None) -> Plan:
         parts = []
         for name, table in self.tables.items():
-            numbers = [number for number, column in enumerate(self.columns) if column.table == name]
-            ids = _join([values[number].to(torch.int64) for number in numbers])
-            skipped = self._find_padding(numbers, values)
-            bounds, shares = None, None
-            if offsets is not None:
-                bounds = _join_offsets([offsets[number].to(torch.int64) for number in numbers])
-                if any(self.columns[number].mode == "mean" for number in numbers):
-                    shares = _shares([self.columns[number].mode for number in numbers], bounds, skipped)
-            sizes = [len(values[number]) if offsets is None else len(offsets[number]) - 1 for number in numbers]
-            parts.append(_Part(name, table, numbers, sizes, table.find(ids, skipped), bounds, shares))
+            joined = self.join_columns(name, values, offsets)
+            found = table.find(joined.ids, joined.skipped)
+            parts.append(_Part(name, table, joined.columns, joined.sizes, found, joined.offsets, joined.shares))
         return _GpuPlan(parts, len(self.columns))
+
+    def join_columns(self, table: str, values: Sequence[Tensor], offsets: Sequence[Tensor] | None) -> JoinedColumns:
+        """Return the ids and bags of all columns of a table."""
+        numbers = [number for number, column in enumerate(self.columns) if column.table == table]
+        ids = _join([values[number].to(torch.int64) for number in numbers])
+        skipped = self._find_padding(numbers, values)
+        bounds, shares = None, None
+        if offsets is not None:
+            bounds = _join_offsets([offsets[number].to(torch.int64) for number in numbers])
+            if any(self.columns[number].mode == "mean" for number in numbers):
+                shares = _shares([self.columns[number].mode for number in numbers], bounds, skipped)
+        sizes = [len(values[number]) if offsets is None else len(offsets[number]) - 1 for number in numbers]
+        return JoinedColumns(numbers, sizes, ids, skipped, bounds, shares)
 
     def _find_padding(self, numbers: Sequence[int], values: Sequence[Tensor]) -> Tensor | None:
         """Return which ids of the columns are padding; None where no column has a padding id."""
@@ -87,6 +93,21 @@ class GpuTableSet(TableSet):
             fresh = GpuTable(self.specs[name], self.device)
             fresh.add_rows_of(host[name])
             self.tables[name] = fresh
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class JoinedColumns:
+    """The ids of all columns of one table, one column after the other."""
+
+    columns: Sequence[int]
+    sizes: Sequence[int]
+    """Outputs of each column."""
+    ids: Tensor
+    skipped: Tensor | None
+    """Padding; None = no column has a padding id."""
+    offsets: Tensor | None
+    shares: Tensor | None
+    """Factor of every bag: 1, or 1 / its length for columns that take means."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -66,8 +66,11 @@ class Solo(Group):
     ) -> EmbeddingStore:
         if store is None:
             return MultiTable(specs, force_expiry=force_expiry)
-        is_store = isinstance(store, EmbeddingStore) and not isinstance(store, type)  # a class has the methods too
-        return store if is_store else store(specs)
+        if isinstance(store, EmbeddingStore) and not isinstance(store, type):  # a class has the methods too
+            return store
+        make: Any = store
+        opened: EmbeddingStore = make(specs)
+        return opened
 
     @override
     def make_checkpointer(
