@@ -27,6 +27,8 @@ BIN := $(CURDIR)/$(VENV)/bin
 BUILD := build/release
 # Tools of the environment (cmake, ninja, ruff, ...) come before the machine's own.
 export PATH := $(BIN):$(PATH)
+# Images of containers often forbid cached bytecode. Without it each process compiles torch's modules for six seconds.
+unexport PYTHONDONTWRITEBYTECODE
 
 # What the editable install depends on. Python files are not in it: they are read from src/ as they are.
 CPP_FILES := $(sort $(shell find cpp -name '*.cc' -o -name '*.h' 2>/dev/null))
@@ -85,10 +87,10 @@ test-cpp: setup ## Run the C++ tests only
 test-packages:
 	@scripts/install_system_packages.sh test
 
-# One process per core; each takes a whole file, so a file's servers are started once. The
-# order stays: the long tests of processes come first, and short ones fill the end.
+# One process more than cores, because tests of processes wait much; each takes a whole file, so a file's servers are
+# started once. The order stays: the long tests of processes come first, and short ones fill the end.
 test-python: setup test-packages ## Run the Python tests only
-	$(BIN)/python -m pytest -n $$(nproc) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs

@@ -71,7 +71,7 @@ def assemble_tf_examples(records: Sequence[bytes], schema: Schema) -> Arrays:
     for each in schema.sparse_features:
         name = each.name
         values, offsets = _ragged([row[name].int64_list.value[:] for row in features], np.int64)
-        arrays[name], arrays[name + ".offsets"] = values | ((each.slot or 0) << 48), offsets
+        arrays[name], arrays[name + ".offsets"] = values, offsets
     for dense in schema.dense_features:
         name = dense.name
         arrays[name] = np.array([row[name].float_list.value[:] for row in features], np.float32)

@@ -19,6 +19,11 @@ BARS: dict[str, tuple[float, float]] = {
     "tf_example_protobuf": (15.0, 30.0),
     "pipeline_share": (0.80, 0.95),
     "allocation": (1048576.0, 65536.0),
+    "shuffle": (0.6, 0.9),
+    "transforms": (0.6, 0.8),
+    "parquet_arrow": (1.0, 1.5),
+    "csv_arrow": (1.0, 1.0),
+    "jsonl_arrow": (1.0, 1.0),
 }
 """(must reach, aim) by case. Cases that are not here have no bar."""
 

@@ -1,4 +1,4 @@
-"""Cases without a bar: what transforms and shuffling cost, and Parquet against pyarrow and NumPy."""
+"""Cases of whole datasets: the cost of transforms and of shuffling, and Parquet against pyarrow and NumPy."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _arrow_arrays(batch: Any, wanted: Schema) -> Arrays:
         column = batch.column(each.name)
         offsets = column.offsets.to_numpy().astype(np.int64)
         arrays[each.name + ".offsets"] = offsets - offsets[0]
-        arrays[each.name] = column.flatten().to_numpy() | ((each.slot or 0) << 48)
+        arrays[each.name] = column.flatten().to_numpy()
     for dense in wanted.dense_features:
         arrays[dense.name] = batch.column(dense.name).flatten().to_numpy().reshape(-1, dense.width)
     arrays["label"] = batch.column("__LABEL__").flatten().to_numpy().reshape(-1, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from engine.peers import FbgemmTable, OurTable, PeerMissing, TorchTable, check_agreement
 from engine.results import Result, compare, progress, skipped
@@ -54,11 +55,20 @@ def _cases(cases: Sequence[str], sizes: Sizes, make_peer: Callable[[Workload], P
     for case in cases:
         progress(case)
         results.append(measure(case, sizes.rounds))
-    # The peer as it comes is the bar. Huge pages, which ours asks for and it does not, are shown beside.
     if sizes.huge_page_rounds and peer.use_huge_pages():
         progress(f"{peer.name} with its memory turned into huge pages")
-        for result in results:
-            huge = measure(result.case, sizes.huge_page_rounds)
-            result.extra["peer_with_huge_pages"] = huge.peer
-            result.extra["ratio_with_huge_pages"] = huge.ratio
+        results = [_add_huge_pages(result, measure(result.case, sizes.huge_page_rounds)) for result in results]
     yield from results
+
+
+def _add_huge_pages(default: Result, huge: Result) -> Result:
+    """Return the result that the bar is compared with, and the other measurement in extra fields.
+
+    A lookup is compared with the peer in huge pages, which our rows have too. A step is compared with the peer in its
+    default form.
+    """
+    if default.case.startswith("lookup_"):
+        extra = {"peer_with_small_pages": default.peer, "ratio_with_small_pages": default.ratio}
+        return replace(huge, extra={**huge.extra, **extra})
+    extra = {"peer_with_huge_pages": huge.peer, "ratio_with_huge_pages": huge.ratio}
+    return replace(default, extra={**default.extra, **extra})

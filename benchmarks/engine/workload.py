@@ -47,7 +47,7 @@ FULL = Sizes(
     snapshot_rows=10_000_000,
     matrix_rows=2_000_000,
     rounds=11,
-    huge_page_rounds=5,
+    huge_page_rounds=11,
     fills=3,
     disk_rounds=5,
 )

@@ -14,7 +14,7 @@ __all__ = ["BARS", "progress", "write"]
 
 BARS: dict[str, tuple[float, float]] = {
     "deepfm_torch": (2.0, 4.0),
-    "overhead_share": (0.15, 0.05),
+    "overhead_share": (0.08, 0.04),
     "checkpoint_pause_ms": (200.0, 50.0),
     "bytes_per_id_overhead": (48.0, 28.0),
 }

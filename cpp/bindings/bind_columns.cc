@@ -132,10 +132,12 @@ void bind_columns(nb::module_& m) {
           "kind", [](const HeldColumn& held) { return engine::data::name_of(held.column().layout().kind); },
           "The arm of Feature that the values become.")
       .def("__len__", [](const HeldColumn& held) { return held.column().layout().rows; });
-  m.def("encode_columns", &encode, "columns"_a, "begin"_a, "end"_a, "source"_a, "offset"_a,
-        nb::sig("def encode_columns(columns: collections.abc.Sequence[Column], begin: int, end: int, source: str, "
-                "offset: int) -> Records"),
-        "Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.");
+  m.def(
+      "encode_columns", &encode, "columns"_a, "begin"_a, "end"_a, "source"_a, "offset"_a,
+      nb::sig("def encode_columns(columns: collections.abc.Sequence[Column], begin: int, end: int, source: str, "
+              "offset: int) -> Records"),
+      "Rows from begin to end of the columns as one record of cells; offset is the number of row begin in the stream. "
+      "As bytes, the record is an ExampleBatch.");
 }
 
 }  // namespace bindings

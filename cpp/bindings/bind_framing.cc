@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "arrays.h"
+#include "engine/data/column_encoder.h"
 #include "engine/data/framing.h"
 #include "engine/data/framing_probe.h"
 #include "engine/error.h"
@@ -83,8 +84,9 @@ FramingProbe probe_framing(std::uint32_t framing, nb::handle data, std::size_t m
 
 std::vector<Fit> fit_records(const Records& records, std::size_t most_records) {
   engine::data::RecordFit total;
-  for (std::size_t i = 0; i < records.size() && i < most_records; ++i) {
-    const auto fit = engine::data::fit_messages(records[i]);
+  const Records messages = engine::data::to_messages(records);
+  for (std::size_t i = 0; i < messages.size() && i < most_records; ++i) {
+    const auto fit = engine::data::fit_messages(messages[i]);
     for (std::size_t k = 0; k < engine::data::kMessages; ++k) total[k].add(fit[k]);
   }
   return as_fits(total);

@@ -53,6 +53,7 @@ class Joiner {
                    const std::optional<Vector<const std::int64_t>>& times, const Vector<const std::int64_t>& ingest,
                    std::int64_t future, std::size_t max_bytes) {
     const std::size_t count = records.size();
+    if (records.table != nullptr) return first;
     std::vector<std::string_view> key_of;
     if (keys) {
       key_of.reserve(keys->size());

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "arrays.h"
+#include "engine/data/column_encoder.h"
 #include "engine/data/records.h"
 #include "engine/error.h"
 #include "module.h"
@@ -65,7 +66,8 @@ void make_records(Records* self, nb::sequence payloads, std::string source,
 nb::bytes get(const Records& records, std::ptrdiff_t index) {
   const auto size = static_cast<std::ptrdiff_t>(records.size());
   if (index < -size || index >= size) throw nb::index_error();
-  const auto bytes = records[static_cast<std::size_t>(index < 0 ? index + size : index)];
+  const Records messages = engine::data::to_messages(records);
+  const auto bytes = messages[static_cast<std::size_t>(index < 0 ? index + size : index)];
   return nb::bytes(bytes.data(), bytes.size());
 }
 

@@ -893,7 +893,7 @@ class Column:
 
 def encode_columns(columns: Sequence[Column], begin: int, end: int, source: str, offset: int) -> Records:
     """
-    Rows from begin to end of the columns as one ExampleBatch; offset is the number of row begin in the stream.
+    Rows from begin to end of the columns as one record of cells; offset is the number of row begin in the stream. As bytes, the record is an ExampleBatch.
     """
 
 class ParsedText:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
@@ -18,6 +19,7 @@ from monolith.embedding.initializers import Constant
 from monolith.embedding.optimizers import Adagrad, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
 from monolith.embedding.store import EmbeddingStore
+from monolith.nn import GpuStore
 from monolith.ps import RemoteStore
 from monolith.testing import ReferenceStore
 from monolith.testing.processes.ps_servers import PsServers
@@ -36,12 +38,18 @@ REMOTE = [f"{transport}-{count}" for transport in ("grpc", "data_plane") for cou
 RANKS = [] if IS_SANITIZED else ["ranks"]
 
 
-@pytest.fixture(params=["native", "reference", *RANKS, *REMOTE])
+NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+GPU = pytest.param("gpu", marks=[pytest.mark.gpu, NO_GPU])
+
+
+@pytest.fixture(params=["native", "reference", GPU, *RANKS, *REMOTE])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[list[TableSpec]], Any]]:
     if request.param == "reference":
         yield ReferenceStore
     elif request.param == "native":
         yield MultiTable
+    elif request.param == "gpu":
+        yield GpuStore
     elif request.param == "ranks":  # several ranks are in tests/integration/test_synchronous_training.py
         from monolith.training.groups.ranks import RankConnection, RankInfo, RankStore
 

@@ -32,7 +32,9 @@ from monolith.sync.row_updates import plan_update, rebuild_tables
 
 __all__ = ["CARELESS", "SCENARIOS", "Scenario", "Writer"]
 
-_SPECS = [TableSpec(name, [SliceSpec(2, optimizer=Adagrad(0.1))]) for name in ("item", "user")]
+# Files of the wide table have many sectors, so that a short write loses rows unless the writer repeats the rest.
+_WIDTHS = {"item": 2, "user": 256}
+_SPECS = [TableSpec(name, [SliceSpec(width, optimizer=Adagrad(0.1))]) for name, width in _WIDTHS.items()]
 _IDS = 24
 _PERIOD = 4
 
@@ -86,7 +88,7 @@ def set_rows(tables: MultiTable, step: int) -> None:
             table.delete(np.asarray(gone))
         changed = {fid: value for fid, value in wanted.items() if present.get(fid) != value}
         ids = np.asarray(list(changed), np.int64)
-        values = np.repeat(np.asarray(list(changed.values()), np.float32)[:, None], 2, axis=1)
+        values = np.repeat(np.asarray(list(changed.values()), np.float32)[:, None], _WIDTHS[name], axis=1)
         table.assign(ids, values, time_s=1000 + step)
 
 

@@ -40,19 +40,25 @@ void release_distinct_scratch() noexcept;
 template <class Number>
 Number* clear_numbers(std::size_t entries);
 
-// Searches ids [begin, end) in the index, whose home buckets were fetched.
-inline void find_handles(const Index& index, const DistinctIds& distinct, std::size_t begin, std::size_t end) {
+// Searches ids [begin, end) in the index, whose home buckets were fetched. Calls note(i, row) for each id that has a
+// row.
+template <class Note>
+[[gnu::always_inline]] inline void find_handles(const Index& index, const DistinctIds& distinct, std::size_t begin,
+                                                std::size_t end, Note&& note) {
   constexpr std::size_t kStride = 64;
   std::uint32_t overflowed[kStride];
+  const auto take = [&](std::size_t i, Slot slot) __attribute__((always_inline)) {
+    RowHandle& handle = distinct.handles[i];
+    handle.slot = slot;
+    handle.row = slot == kNoSlot ? kNoRow : index.row(slot);
+    note(i, handle.row);
+  };
   for (std::size_t first = begin; first < end; first += kStride) {
     std::size_t overflows = 0;
     for (std::size_t i = first; i < std::min(end, first + kStride); ++i) {
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(distinct.ids[i]));
       bool continues = false;
-      const Slot slot = index.find_at_home(distinct.ids[i], hash, continues);
-      RowHandle& handle = distinct.handles[i];
-      handle.slot = slot;
-      handle.row = slot == kNoSlot ? kNoRow : index.row(slot);
+      take(i, index.find_at_home(distinct.ids[i], hash, continues));
       // Not in its home bucket, which is full: the next bucket is another line to wait for. Later, with the others.
       overflowed[overflows] = static_cast<std::uint32_t>(i);
       overflows += continues ? 1 : 0;
@@ -60,36 +66,29 @@ inline void find_handles(const Index& index, const DistinctIds& distinct, std::s
     }
     for (std::size_t k = 0; k < overflows; ++k) {
       const std::size_t i = overflowed[k];
-      RowHandle& handle = distinct.handles[i];
-      handle.slot = index.find(distinct.ids[i], mix(static_cast<std::uint64_t>(distinct.ids[i])));
-      if (handle.slot != kNoSlot) handle.row = index.row(handle.slot);
+      take(i, index.find(distinct.ids[i], mix(static_cast<std::uint64_t>(distinct.ids[i]))));
     }
   }
 }
 
+// Occurrences between two stages of a search.
+inline constexpr std::size_t kSearchChunk = 128;
+
 // Numbers the distinct ids and searches each once. Three stages run one chunk apart, so that a line is fetched some
-// hundred nanoseconds before its use: number the ids and fetch the buckets of new ones; search these, with fetch(row);
-// use(number), for copies of the rows.
-template <class Number, class Fetch, class Use>
-void number_and_find(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Fetch&& fetch,
+// hundred nanoseconds before its use: number the ids and fetch the buckets of new ones; search these, with
+// note(number, row); use(begin, end) of numbers, for copies of the rows.
+template <class Number, class Note, class Use>
+void number_and_find(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Note&& note,
                      Use&& use) {
-  constexpr std::size_t kChunk = 512;
   const std::size_t entries = std::bit_ceil(2 * ids.size());
   const std::size_t mask = entries - 1;
   Number* const table = clear_numbers<Number>(entries);
   std::size_t count = 0;
   std::size_t searched = 0;  // distinct ids whose rows are known
   std::size_t used = 0;
-  const auto use_all = [&](std::size_t end) __attribute__((always_inline)) {
-    for (std::size_t i = used; i < std::min(end, used + kAhead); ++i) fetch(distinct.handles[i].row);
-    for (; used < end; ++used) {
-      if (used + kAhead < end) fetch(distinct.handles[used + kAhead].row);
-      use(used);
-    }
-  };
-  for (std::size_t begin = 0; begin < ids.size(); begin += kChunk) {
+  for (std::size_t begin = 0; begin < ids.size(); begin += kSearchChunk) {
     const std::size_t known = count;
-    for (std::size_t i = begin; i < std::min(ids.size(), begin + kChunk); ++i) {
+    for (std::size_t i = begin; i < std::min(ids.size(), begin + kSearchChunk); ++i) {
       const std::int64_t id = ids[i];
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
       // Neither the bits that choose the part, which are equal here, nor those that choose the bucket.
@@ -106,25 +105,26 @@ void number_and_find(const Index& index, std::span<const std::int64_t> ids, Dist
       distinct.numbers[i] = number;
       ++distinct.handles[number].count;
     }
-    use_all(searched);
-    find_handles(index, distinct, searched, known);
+    use(used, searched);
+    used = searched;
+    find_handles(index, distinct, searched, known, note);
     searched = known;
   }
-  find_handles(index, distinct, searched, count);
-  use_all(count);
+  use(used, searched);
+  find_handles(index, distinct, searched, count, note);
+  use(searched, count);
   distinct.count = count;
 }
 
-template <class Fetch, class Use>
-void search_ids(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Fetch&& fetch,
-                Use&& use) {
+template <class Note, class Use>
+void search_ids(const Index& index, std::span<const std::int64_t> ids, DistinctIds& distinct, Note&& note, Use&& use) {
   distinct.count = 0;
   if (ids.empty()) return;
   // Numbers of two bytes keep the table in the first cache.
   if (ids.size() < 0xFFFF) {
-    number_and_find<std::uint16_t>(index, ids, distinct, fetch, use);
+    number_and_find<std::uint16_t>(index, ids, distinct, note, use);
   } else {
-    number_and_find<std::uint32_t>(index, ids, distinct, fetch, use);
+    number_and_find<std::uint32_t>(index, ids, distinct, note, use);
   }
 }
 

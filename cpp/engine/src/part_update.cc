@@ -5,7 +5,9 @@
 #include "part_update.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <utility>
 
 #include "kernels/kernels.h"
 #include "row_plan_content.h"
@@ -28,15 +30,10 @@ struct Scratch {
   Reused<float> sums;
   Reused<float> backward;
   Reused<float*> rows;
-  Reused<const float*> grads;
-  Reused<std::uint8_t> is_finite;
-  Reused<const float*> latest;
-  Reused<std::int64_t> ids;
 
   [[nodiscard]] std::size_t bytes() const noexcept {
     return distinct.bytes() + handles.bytes() + numbers.bytes() + sightings.bytes() + starts.bytes() + targets.bytes() +
-           sums.bytes() + backward.bytes() + rows.bytes() + grads.bytes() + is_finite.bytes() + latest.bytes() +
-           ids.bytes();
+           sums.bytes() + backward.bytes() + rows.bytes();
   }
 };
 
@@ -61,8 +58,10 @@ void PartUpdate::resolve(const Partition::Group& group, const Admission& admissi
   distinct_ = {.ids = scratch.distinct.get(group.ids.size()),
                .handles = scratch.handles.get(group.ids.size()),
                .numbers = scratch.numbers.get(group.ids.size())};
-  search_ids(part_.index, group.ids, distinct_, [](std::uint32_t) {}, [](std::size_t) {});
-  admit_absent(group.targets, admission);
+  search_ids(part_.index, group.ids, distinct_, [](std::size_t, std::uint32_t) {}, [](std::size_t, std::size_t) {});
+  std::size_t absent = 0;
+  for_each([&](std::int64_t, const RowHandle& handle) { absent += handle.row == kNoRow ? 1 : 0; });
+  admit_absent(absent, group.targets, admission);
 }
 
 void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
@@ -70,6 +69,7 @@ void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
   distinct_ = content.parts[number_];
   const Index& index = part_.index;
   const bool has_moved = content.moves[number_] != index.moves();
+  std::size_t absent = 0;
   for (std::size_t i = 0; i < distinct_.count; ++i) {
     RowHandle& handle = distinct_.handles[i];
     handle.is_new = handle.leaves = handle.is_refused = false;
@@ -78,8 +78,9 @@ void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
     if (i + kAhead < distinct_.count) prefetch(index.home(hash_of(distinct_.ids[i + kAhead])));
     handle.slot = index.find(distinct_.ids[i], hash_of(distinct_.ids[i]));
     handle.row = handle.slot == kNoSlot ? kNoRow : index.row(handle.slot);
+    absent += handle.row == kNoRow ? 1 : 0;
   }
-  admit_absent(content.grouped.group(number_).targets, admission);
+  admit_absent(absent, content.grouped.group(number_).targets, admission);
   content.moves[number_] = index.moves();
 }
 
@@ -110,9 +111,7 @@ void PartUpdate::make_row(std::size_t number) {
   handle.slot = part_.index.insert(id, hash_of(id), row, 0);
 }
 
-void PartUpdate::admit_absent(std::span<const std::uint32_t> targets, const Admission& admission) {
-  std::size_t absent = 0;
-  for_each([&](std::int64_t, const RowHandle& handle) { absent += handle.row == kNoRow ? 1 : 0; });
+void PartUpdate::admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission) {
   if (absent == 0) return;
   Index& index = part_.index;
   if (!admission.asks_filter || !table_.filter_) {
@@ -147,16 +146,6 @@ void PartUpdate::admit_absent(std::span<const std::uint32_t> targets, const Admi
   table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
 }
 
-// Arguments of the optimizers for the rows of a part, made before the first row is touched: a loop that steps rows
-// then fetches and computes, and waits for nothing else.
-struct PartUpdate::StepRows {
-  float** rows;
-  const float** grads;
-  const float** latest;
-  std::int64_t* ids;
-  std::size_t count = 0;
-};
-
 // Turns gradients of looked-up values into gradients of stored values, where compression makes a difference.
 class PartUpdate::Backward {
  public:
@@ -188,6 +177,7 @@ class PartUpdate::Backward {
 // A gradient with NaN or Inf leaves its row as it was, and removes a new row.
 void PartUpdate::refuse(RowHandle& handle) noexcept {
   handle.leaves = handle.is_new;
+  any_leaves_ = any_leaves_ || handle.leaves;
   handle.is_refused = true;
   table_.nan_rows_skipped_.fetch_add(1, std::memory_order_relaxed);
 }
@@ -207,62 +197,117 @@ std::span<const std::uint32_t> PartUpdate::sort_targets(const Partition::Group& 
   return {targets, group.ids.size()};
 }
 
-// Sums the gradients of ids that occur more than once. An id that occurs once is stepped with its gradient in place.
-PartUpdate::StepRows PartUpdate::collect_rows(const Partition::Group& group, const GradientJob& job) {
-  const std::span<const std::uint32_t> targets = sort_targets(group);
-  const std::size_t dim = table_.schema_.dim();
-  Scratch& scratch = thread_scratch();
-  StepRows step{.rows = scratch.rows.get(distinct_.count),
-                .grads = scratch.grads.get(distinct_.count),
-                .latest = job.latest == nullptr ? nullptr : scratch.latest.get(distinct_.count),
-                .ids = scratch.ids.get(distinct_.count)};
-  const bool checks = table_.config_.nan_policy != NanPolicy::kApply;
-  std::uint8_t* const is_finite = checks ? scratch.is_finite.get(distinct_.count) : nullptr;
-  kernels().sum_gradients({.grads = job.grads,
-                           .targets = targets.data(),
-                           .occurrences = targets.size(),
-                           .handles = distinct_.handles,
-                           .distinct = distinct_.count,
-                           .width = dim,
-                           // An id with a sum has two occurrences or more.
-                           .sums = scratch.sums.get((group.ids.size() - distinct_.count) * dim),
-                           .out = step.grads,
-                           .is_finite = is_finite});
-  const std::uint32_t* target = targets.data();
+// The rows of the distinct ids, null for an id without one. Made before the first row is touched: a loop that steps
+// rows then fetches and computes, and waits for nothing else.
+float** PartUpdate::locate_rows() {
+  float** const rows = thread_scratch().rows.get(distinct_.count);
+  all_present_ = true;
   for (std::size_t i = 0; i < distinct_.count; ++i) {
-    RowHandle& handle = distinct_.handles[i];
-    const std::uint32_t first = *target;
-    target += handle.count;
-    if (handle.row == kNoRow) continue;
-    if (checks && is_finite[i] == 0) {
-      refuse(handle);
-      continue;
-    }
-    preserve(handle);
-    step.rows[step.count] = reinterpret_cast<float*>(row(handle));
-    step.grads[step.count] = step.grads[i];  // rows that are left out close up
-    if (step.latest != nullptr) step.latest[step.count] = job.latest + first * dim;
-    step.ids[step.count++] = distinct_.ids[i];
+    const RowHandle& handle = distinct_.handles[i];
+    rows[i] = handle.row == kNoRow ? nullptr : reinterpret_cast<float*>(row(handle));
+    all_present_ = all_present_ && handle.row != kNoRow;
   }
-  return step;
+  return rows;
 }
+
+// Up to kStride distinct ids that are stepped together: their gradients, and the arguments of their optimizers.
+class PartUpdate::Stride {
+ public:
+  Stride(PartUpdate& update, const GradientJob& job, std::span<const std::uint32_t> targets, float** rows)
+      : update_(update),
+        job_(job),
+        dim_(update.table_.schema_.dim()),
+        checks_(update.table_.config_.nan_policy != NanPolicy::kApply),
+        target_(targets.data()),
+        targets_end_(targets.data() + targets.size()),
+        rows_(rows),
+        sums_(thread_scratch().sums.get(kStride * dim_)) {}
+
+  // Sums the gradients of ids [begin, begin + count), those of an id that occurs once are used in place. Leaves out ids
+  // without a row and gradients that are refused.
+  RowBatch collect(std::size_t begin, std::size_t count) {
+    const DistinctIds& distinct = update_.distinct_;
+    const std::uint32_t* const first_target = target_;
+    const bool all_finite = kernels().sum_gradients({.grads = job_.grads,
+                                                     .targets = target_,
+                                                     .occurrences = static_cast<std::size_t>(targets_end_ - target_),
+                                                     .handles = distinct.handles + begin,
+                                                     .distinct = count,
+                                                     .width = dim_,
+                                                     .sums = sums_,
+                                                     .out = grads_.data(),
+                                                     .is_finite = checks_ ? is_finite_.data() : nullptr,
+                                                     .index = &update_.part_.index});
+    for (std::size_t i = begin; i < begin + count; ++i) target_ += distinct.handles[i].count;
+    RowBatch batch{.count = count,
+                   .end = distinct.count - begin,
+                   .rows = rows_ + begin,
+                   .grads = grads_.data(),
+                   .latest = nullptr,
+                   .ids = distinct.ids + begin,
+                   .fetched_bytes = update_.table_.schema_.row_bytes()};
+    const bool is_plain = all_finite && update_.all_present_ && job_.latest == nullptr;
+    if (is_plain && !update_.part_.has_preimages()) return batch;
+    batch.count = pick(begin, count, first_target);
+    batch.end = batch.count;
+    batch.rows = picked_rows_.data();
+    batch.ids = picked_ids_.data();
+    if (job_.latest != nullptr) batch.latest = latest_.data();
+    return batch;
+  }
+
+  // The gradients of the batch, which a caller may replace.
+  [[nodiscard]] const float** grads() noexcept { return grads_.data(); }
+
+ private:
+  // Closes the gaps of the rows that are left out. Returns how many are stepped.
+  std::size_t pick(std::size_t begin, std::size_t count, const std::uint32_t* target) {
+    const DistinctIds& distinct = update_.distinct_;
+    std::size_t picked = 0;
+    for (std::size_t i = 0; i < count; ++i) {
+      RowHandle& handle = distinct.handles[begin + i];
+      const std::uint32_t first = *target;
+      target += handle.count;
+      if (handle.row == kNoRow) continue;
+      if (checks_ && is_finite_[i] == 0) {
+        update_.refuse(handle);
+        continue;
+      }
+      update_.preserve(handle);
+      picked_rows_[picked] = rows_[begin + i];
+      grads_[picked] = grads_[i];
+      if (job_.latest != nullptr) latest_[picked] = job_.latest + first * dim_;
+      picked_ids_[picked++] = distinct.ids[begin + i];
+    }
+    prefetch_row(picked_rows_[0], picked == 0 ? 0 : update_.table_.schema_.row_bytes());
+    return picked;
+  }
+
+  PartUpdate& update_;
+  const GradientJob& job_;
+  std::size_t dim_;
+  bool checks_;
+  const std::uint32_t* target_;
+  const std::uint32_t* targets_end_;
+  float** rows_;
+  float* sums_;
+  std::array<const float*, kStride> grads_;
+  std::array<std::uint8_t, kStride> is_finite_;
+  std::array<float*, kStride> picked_rows_;
+  std::array<const float*, kStride> latest_;
+  std::array<std::int64_t, kStride> picked_ids_;
+};
 
 void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
-  const StepRows step = collect_rows(group, job);
+  float** const rows = locate_rows();
+  for (std::size_t i = 0; i < std::min(kAhead, distinct_.count); ++i) prefetch_row(rows[i], schema.row_bytes());
+  Stride stride(*this, job, sort_targets(group), rows);
   const Backward backward(table_);
-  for (std::size_t i = 0; i < std::min(kAhead, step.count); ++i) prefetch_row(step.rows[i], schema.row_bytes());
-  // The first buckets that `finish` stamps: a plan has not touched them in this call.
-  for (std::size_t i = 0; i < std::min(kAhead, distinct_.count); ++i) part_.index.fetch(distinct_.handles[i].slot);
-  for (std::size_t begin = 0; begin < step.count; begin += kStride) {
-    RowBatch batch{.count = std::min(kStride, step.count - begin),
-                   .end = step.count - begin,
-                   .rows = step.rows + begin,
-                   .grads = step.grads + begin,
-                   .latest = step.latest == nullptr ? nullptr : step.latest + begin,
-                   .ids = step.ids + begin,
-                   .fetched_bytes = schema.row_bytes()};
-    backward.transform(batch, step.grads + begin);
+  for (std::size_t begin = 0; begin < distinct_.count; begin += kStride) {
+    const std::size_t count = std::min(kStride, distinct_.count - begin);
+    RowBatch batch = stride.collect(begin, count);
+    backward.transform(batch, stride.grads());
     const std::span<const RowSchema::Slice> slices = schema.slices();
     for (std::size_t k = 0; k < slices.size(); ++k) {
       batch.value_offset = slices[k].value_offset;
@@ -271,6 +316,15 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
           batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
       batch.fetched_bytes = 0;  // the first slice has fetched whole rows
     }
+    stamp_rows(begin, begin + count, job.time_s);
+  }
+}
+
+// Stamps ids [begin, end).
+void PartUpdate::stamp_rows(std::size_t begin, std::size_t end, std::uint32_t time_s) noexcept {
+  for (std::size_t i = begin; i < end; ++i) {
+    const RowHandle& handle = distinct_.handles[i];
+    if (handle.row != kNoRow && !handle.is_refused) part_.index.time(handle.slot) = time_s;
   }
 }
 
@@ -300,19 +354,19 @@ void PartUpdate::replace(const Partition::Group& group, std::span<const std::uin
 }
 
 void PartUpdate::finish(std::optional<std::uint32_t> time_s) {
-  bool any_leaves = false;
-  for (std::size_t i = 0; i < distinct_.count; ++i) {
-    if (i + kAhead < distinct_.count) part_.index.fetch(distinct_.handles[i + kAhead].slot);
-    const RowHandle& handle = distinct_.handles[i];
-    any_leaves = any_leaves || handle.leaves;
-    if (time_s && handle.row != kNoRow && !handle.is_refused) stamp(handle, *time_s);
+  if (time_s) {
+    for (std::size_t i = 0; i < distinct_.count; ++i) {
+      if (i + kAhead < distinct_.count) part_.index.fetch(distinct_.handles[i + kAhead].slot);
+      any_leaves_ = any_leaves_ || distinct_.handles[i].leaves;
+      stamp_rows(i, i + 1, *time_s);
+    }
   }
   if (table_.is_tracking_.load(std::memory_order_relaxed)) {
     for_each([&](std::int64_t id, const RowHandle& handle) {
       if (handle.row != kNoRow && !handle.is_refused && !handle.leaves) table_.touch(part_, id, handle.row);
     });
   }
-  if (!any_leaves) return;
+  if (!std::exchange(any_leaves_, false)) return;
   for_each([&](std::int64_t id, const RowHandle& handle) {
     if (!handle.leaves) return;
     const Slot slot = part_.index.find(id, hash_of(id));

@@ -97,34 +97,37 @@ class PartUpdate {
       table_.preserve(part_, part_.index.id(handle.slot), handle.row, part_.index.time(handle.slot));
     }
   }
-  void stamp(const RowHandle& handle, std::uint32_t time_s) noexcept { part_.index.time(handle.slot) = time_s; }
 
-  // One optimizer step per distinct id with its summed gradient.
+  // One optimizer step per distinct id with its summed gradient. Stamps every changed row with the job's time.
   void step(const Partition::Group& group, const GradientJob& job);
 
   // Replaces or makes the row of every id, whole: occurrence i takes row and time number group.targets[i]. The last
   // occurrence of an id wins. Needs neither resolve nor finish.
   void replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows);
 
-  // Stamps every changed row with the time, if one is given; notes the ids as touched and removes the rows that leave.
+  // Stamps every changed row with the time, unless step() has done that; notes the ids as touched and removes the rows
+  // that leave.
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
-  void admit_absent(std::span<const std::uint32_t> targets, const Admission& admission);
+  void admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission);
   [[nodiscard]] std::uint32_t take_row();
   void make_row(std::size_t number);
   void refresh_slots() noexcept;
-  struct StepRows;
+  class Stride;
   class Backward;
   void refuse(RowHandle& handle) noexcept;
   [[nodiscard]] std::span<const std::uint32_t> sort_targets(const Partition::Group& group);
-  [[nodiscard]] StepRows collect_rows(const Partition::Group& group, const GradientJob& job);
+  [[nodiscard]] float** locate_rows();
+  void stamp_rows(std::size_t begin, std::size_t end, std::uint32_t time_s) noexcept;
 
   Table& table_;
   Part& part_;
   std::size_t number_;
   std::unique_lock<SharedMutex> lock_;
   DistinctIds distinct_;
+  bool all_present_ = false;  // after locate_rows(): every distinct id has a row
+  bool any_leaves_ = false;   // since the last finish()
 };
 
 }  // namespace engine

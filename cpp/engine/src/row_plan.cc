@@ -71,18 +71,36 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
   float* const values = content.values_of(number, schema_.dim());
   const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
   const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
+  // Rows of the distinct ids that are searched and not read yet, by number: at most two chunks.
+  constexpr std::size_t kRing = 2 * kSearchChunk;
+  std::array<const std::byte*, kRing> rows;
+  const bool is_plain = schema_.is_plain() && !config_.miss_is_initial;
   const std::shared_lock lock(part.mutex);
   content.moves[number] = part.index.moves();
   with_width(schema_.dim(), [&](auto width) {
     search_ids(
         part.index, group.ids, distinct,
-        [&](std::uint32_t row) __attribute__((always_inline)) {
-          if (row != kNoRow) prefetch_row(part.rows.at(row), bytes);
-        },
-        [&](std::size_t i) __attribute__((always_inline)) {
-          const std::uint32_t row = distinct.handles[i].row;
-          read_values(row == kNoRow ? nullptr : part.rows.at(row), distinct.ids[i], values + i * width.value, scales,
-                      width);
+        [&](std::size_t i, std::uint32_t row)
+            __attribute__((always_inline)) { rows[i % kRing] = row == kNoRow ? nullptr : part.rows.at(row); },
+        // Few instructions per row: a fetch occupies the processor's window until its page walk is done.
+        [&](std::size_t begin, std::size_t end) __attribute__((always_inline)) {
+          for (std::size_t i = begin; i < std::min(end, begin + kAhead); ++i) prefetch_row(rows[i % kRing], bytes);
+          if (!is_plain) {
+            for (std::size_t i = begin; i < end; ++i) {
+              if (i + kAhead < end) prefetch_row(rows[(i + kAhead) % kRing], bytes);
+              read_values(rows[i % kRing], distinct.ids[i], values + i * width.value, scales, width);
+            }
+            return;
+          }
+          for (std::size_t i = begin; i < end; ++i) {
+            if (i + kAhead < end) prefetch_row(rows[(i + kAhead) % kRing], width.value * sizeof(float));
+            const auto* const row = reinterpret_cast<const float*>(rows[i % kRing]);
+            if (row != nullptr) [[likely]] {
+              copy_row(values + i * width.value, row, width);
+            } else {
+              std::fill_n(values + i * width.value, width.value, 0.0F);
+            }
+          }
         });
   });
   if (image_) image_->check_whole();  // a file that was cut off gives zeros

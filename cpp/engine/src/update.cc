@@ -166,7 +166,7 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
                                       .order = order,
                                       .ends_turn = &one == &work.back()});
       update.step(group, *one.job);
-      update.finish(one.job->time_s);
+      update.finish({});
       continue;
     }
     const std::size_t at_a_time = one.job->dedup ? group.ids.size() : 1;
@@ -176,7 +176,7 @@ void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::u
       update.resolve(
           some, {.asks_filter = true, .counts = one.job->counts, .turn = turn, .order = order, .ends_turn = is_last});
       update.step(some, *one.job);
-      update.finish(one.job->time_s);
+      update.finish({});
     }
   }
 }

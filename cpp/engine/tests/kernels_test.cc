@@ -149,15 +149,17 @@ TEST(Kernels, GradientsAreSummedAndCheckedPerId) {
       Floats sums(targets.size() * width);
       std::vector<const float*> out(handles.size());
       std::vector<std::uint8_t> is_finite(handles.size(), 2);
-      level->sum_gradients({.grads = grads.data(),
-                            .targets = targets.data(),
-                            .occurrences = targets.size(),
-                            .handles = handles.data(),
-                            .distinct = handles.size(),
-                            .width = width,
-                            .sums = sums.data(),
-                            .out = out.data(),
-                            .is_finite = is_finite.data()});
+      const bool all_finite = level->sum_gradients({.grads = grads.data(),
+                                                    .targets = targets.data(),
+                                                    .occurrences = targets.size(),
+                                                    .handles = handles.data(),
+                                                    .distinct = handles.size(),
+                                                    .width = width,
+                                                    .sums = sums.data(),
+                                                    .out = out.data(),
+                                                    .is_finite = is_finite.data(),
+                                                    .index = nullptr});
+      EXPECT_EQ(all_finite, std::ranges::all_of(is_finite, [](std::uint8_t is) { return is == 1; }));
       for (std::size_t i = 0; i < handles.size(); ++i) {
         EXPECT_TRUE(are_equal({out[i], width}, expected[i])) << level->level << ", width " << width << ", id " << i;
         const bool finite = std::ranges::all_of(expected[i], [](float value) { return std::isfinite(value); });

@@ -9,17 +9,34 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Protocol
 
 from monolith.core.errors import ConfigError, ExpiryRefused
 from monolith.embedding.specs import NEVER_EXPIRES_DAYS, TableSpec
-from monolith.embedding.table import Table
 
-__all__ = ["DEFAULT_EVICT_HOURS", "ExpirySchedule", "has_expiry"]
+__all__ = ["DEFAULT_EVICT_HOURS", "ExpiringTable", "ExpirySchedule", "has_expiry"]
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_EVICT_HOURS = 24.0
 """Event hours between two evictions: an expired row stays at most a day longer than its expiry."""
+
+
+class ExpiringTable(Protocol):
+    """A table in host memory, or one on a GPU."""
+
+    spec: TableSpec
+
+    @property
+    def max_time_s(self) -> int:
+        """Newest event time of an update."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def evict(self) -> int:
+        """Remove expired rows and return how many."""
+        ...
 
 
 def has_expiry(spec: TableSpec) -> bool:
@@ -45,11 +62,11 @@ class ExpirySchedule:
         self.refusals = 0
         """Evictions that the guard refused."""
 
-    def due(self, tables: Iterable[Table]) -> list[Table]:
+    def due(self, tables: Iterable[ExpiringTable]) -> list[ExpiringTable]:
         """Return the tables whose event clock has moved by a period since their last eviction."""
         return [table for table in tables if self._is_due(table)]
 
-    def evict(self, tables: Iterable[Table]) -> int:
+    def evict(self, tables: Iterable[ExpiringTable]) -> int:
         """Remove the expired rows of all due tables; return their number."""
         rows = 0
         for table in self.due(tables):
@@ -71,7 +88,7 @@ class ExpirySchedule:
                 )
         return rows
 
-    def _is_due(self, table: Table) -> bool:
+    def _is_due(self, table: ExpiringTable) -> bool:
         if not has_expiry(table.spec):
             return False
         now_s = table.max_time_s

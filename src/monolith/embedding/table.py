@@ -285,6 +285,15 @@ class Table:
         """Remove all rows and give their memory back; admission counts and the event clock start over."""
         self._native.clear()
 
+    def copy_admission_of(self, other: Table) -> None:
+        """Replace the admission counts by those of a table with an equal filter and as many slices.
+
+        Raises:
+            ConfigError: The filters differ; nothing was changed.
+        """
+        cut = _native.Cut(other._native)
+        _native.restore_extras(self._native, self.max_time_s, cut.scales, cut.turn, cut.filter)
+
     def drain_touched(self) -> Ids:
         """Return the sorted ids changed or removed since the last call.
 

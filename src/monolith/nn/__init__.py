@@ -6,6 +6,7 @@ Rows are not parameters: ``backward`` updates them by the optimizer of their tab
 
 from monolith.nn.collections import EmbeddingBagCollection, EmbeddingCollection, Feature
 from monolith.nn.embedding import Embedding, EmbeddingBag
+from monolith.nn.gpu import GpuStore
 from monolith.nn.module import RowsNotSavedWarning, TableModule
 from monolith.nn.optimizer import TableOptimizer
 from monolith.nn.saving import load, save
@@ -16,6 +17,7 @@ __all__ = [
     "EmbeddingBagCollection",
     "EmbeddingCollection",
     "Feature",
+    "GpuStore",
     "RowsNotSavedWarning",
     "TableModule",
     "TableOptimizer",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 import monolith as mt
 from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, ExpiryRefused
 from monolith.nn.gpu import GpuTable
+from monolith.nn.gpu.event_times import EventTimes
 from rule_choices import CHOICES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
@@ -296,9 +298,136 @@ def test_a_snapshot_of_the_gpu_is_read_in_host_memory_and_back(tmp_path: Path) -
     torch.testing.assert_close(again.eval()(ids).cpu(), host(ids), rtol=0, atol=0)
 
 
+SLICES = [
+    [mt.SliceSpec(1, optimizer=mt.Ftrl(0.1)), mt.SliceSpec(16, optimizer=mt.Adam(0.1))],
+    [
+        mt.SliceSpec(3, optimizer=mt.Sgd(0.1)),
+        mt.SliceSpec(2, optimizer=mt.Adagrad(0.1)),
+        mt.SliceSpec(1, optimizer=mt.BatchSoftmax(0.1)),
+    ],
+    [mt.SliceSpec(5, optimizer=mt.GroupAdagrad(0.1)), mt.SliceSpec(9, optimizer=mt.Amsgrad(0.1))],
+    [
+        mt.SliceSpec(70, optimizer=mt.StochasticRoundingFp16(mt.Adagrad(0.1))),
+        mt.SliceSpec(71, optimizer=mt.StochasticRoundingFp16(mt.GroupFtrl(0.1))),
+    ],
+]
+
+
+@pytest.mark.parametrize("slices", SLICES, ids=lambda slices: "-".join(each.optimizer.base.kind for each in slices))
+def test_rows_of_several_slices_have_the_bits_of_the_host(slices: Any, tmp_path: Path) -> None:
+    first = [mt.RandomUniform(-1, 1), mt.Constant(0.5), mt.RandomUniform(0, 2)]
+    slices = [replace(each, initializer=initializer) for each, initializer in zip(slices, first, strict=False)]
+    spec = mt.TableSpec("user", slices, on_miss="initial", seed=3, expire_days=10)
+    rng = np.random.default_rng(8)
+    host, gpu = mt.Table(spec), GpuTable(spec)
+    ids = np.unique(rng.integers(-(2**63), 2**63 - 1, 6_000))
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    for step in range(3):
+        some = rng.choice(ids, 3_000, replace=False)
+        grads = rng.standard_normal((len(some), spec.dim)).astype(np.float32)
+        rates = [0.1 * (number + 1) for number in range(len(slices))]
+        host.apply_gradients(some, grads, rates, step=step, time_s=100 + step)
+        gpu.apply_gradients(on_gpu(some), on_gpu(grads), learning_rates=rates, step=step, time_s=100 + step)
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(ids)).cpu().numpy(), host.lookup(ids))
+    assert_equal_rows(gpu.to_host(), host)
+
+
+def assert_equal_rows(actual: mt.Table, expected: mt.Table) -> None:
+    """Compare all rows, with state and times."""
+
+    def sort(table: mt.Table) -> list[Any]:
+        columns = [np.concatenate(each) for each in zip(*table.export_entries(), strict=True)]
+        order = np.argsort(columns[0])
+        return [each[order] for each in columns]
+
+    for one, other in zip(sort(actual), sort(expected), strict=True):
+        np.testing.assert_array_equal(one.view(np.uint8), other.view(np.uint8))
+
+
+def test_wrong_numbers_of_rates_are_refused() -> None:
+    with pytest.raises(DimensionMismatch, match="one per slice"):
+        GpuTable(make_spec(4, mt.Sgd(0.1))).apply_gradients(on_gpu([1]), torch.ones((1, 4)), learning_rates=[1.0, 2.0])
+
+
+@pytest.mark.parametrize("has_counts", [False, True])
+def test_a_filter_admits_the_same_ids_on_the_gpu(has_counts: bool) -> None:
+    rng = np.random.default_rng(6)
+    spec = make_spec(3, mt.Sgd(0.5), admission=mt.SlidingHashFilter(10_000), slot_thresholds={0: 3}, deterministic=True)
+    host, gpu = mt.Table(spec), GpuTable(spec)
+    for step in range(12):
+        ids = np.unique(rng.zipf(1.2, 3000) % 2000)
+        grads = rng.standard_normal((len(ids), 3)).astype(np.float32)
+        counts = rng.integers(1, 3, len(ids)).astype(np.uint32) if has_counts else None
+        host.apply_gradients(ids, grads, step=step, counts=counts)
+        sightings = None if counts is None else on_gpu(counts.astype(np.int64))
+        gpu.apply_gradients(on_gpu(ids), on_gpu(grads), step=step, counts=sightings)
+        if step == 6:  # the counts go with the rows
+            moved = GpuTable(spec)
+            moved.add_rows_of(gpu.to_host())
+            gpu = moved
+    every = np.arange(2000)
+    assert 0 < len(host) < 2000
+    np.testing.assert_array_equal(gpu.contains(on_gpu(every)).cpu().numpy(), host.contains(every))
+    np.testing.assert_array_equal(gpu.lookup(on_gpu(every)).cpu().numpy(), host.lookup(every))
+
+
+@pytest.mark.parametrize("expire_days", [5, None])
+def test_touched_ids_are_those_of_the_host(expire_days: int | None) -> None:
+    rng = np.random.default_rng(9)
+    spec = make_spec(4, mt.Adagrad(0.1), **({} if expire_days is None else {"expire_days": expire_days}))
+    host, gpu = mt.Table(spec), GpuTable(spec)
+    now = 1_600_000_000
+    for step in range(10):
+        ids = np.unique(np.append(rng.integers(0, 10**6, 5_000), -(2**63) if step % 3 else 7))
+        grads = rng.standard_normal((len(ids), 4)).astype(np.float32)
+        now += 86400
+        host.apply_gradients(ids, grads, step=step, time_s=now)
+        gpu.apply_gradients(on_gpu(ids), on_gpu(grads), step=step, time_s=now)
+        if step in (4, 7):
+            assert gpu.evict() == host.evict()
+        if step == 6:
+            assert gpu.delete(on_gpu(ids[:50])) == host.delete(ids[:50]) == 50
+        if step % 2:
+            np.testing.assert_array_equal(gpu.drain_touched().cpu().numpy(), host.drain_touched())
+    assert not len(gpu.drain_touched()) or len(host.drain_touched())
+
+
+def test_a_host_table_follows_the_changes_of_the_gpu() -> None:
+    rng = np.random.default_rng(10)
+    spec = make_spec(6, mt.Adam(0.1), expire_days=5)
+    gpu, twin, copy = GpuTable(spec), mt.Table(spec), mt.Table(spec)
+    copied = []
+    for step in range(8):
+        ids = np.unique(rng.integers(0, 10**5, 4_000))
+        grads = rng.standard_normal((len(ids), 6)).astype(np.float32)
+        gpu.apply_gradients(on_gpu(ids), on_gpu(grads), step=step, time_s=86400 * (step + 9))
+        twin.apply_gradients(ids, grads, step=step, time_s=86400 * (step + 9))
+        if step == 6:
+            assert gpu.evict() == twin.evict() > 0
+        copied.append(gpu.copy_changes_to(copy))
+        assert copy.max_time_s == twin.max_time_s
+    assert max(copied[1:6]) < 4_001
+    assert_equal_rows(copy, twin)
+
+
+def test_times_are_numbered_again_when_stamps_run_out() -> None:
+    spec = make_spec(4, mt.Sgd(0.1), expire_days=1)
+    gpu, host = GpuTable(spec), mt.Table(spec)
+    gpu._times = EventTimes(most=8)
+    for step in range(40):
+        ids = np.arange(step * 10, step * 10 + 15)
+        grads = np.ones((15, 4), np.float32)
+        gpu.apply_gradients(on_gpu(ids), on_gpu(grads), time_s=10_000 * (step + 1))
+        host.apply_gradients(ids, grads, time_s=10_000 * (step + 1))
+    gpu.evict()
+    host.evict()
+    every = np.arange(420)
+    left = gpu.contains(on_gpu(every)).cpu().numpy()
+    assert left[host.contains(every)].all()  # none expires early
+    assert left.sum() < 300
+
+
 def test_parts_that_a_gpu_table_lacks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="admission"):
-        GpuTable(make_spec(4, mt.Sgd(0.1), admission=mt.SlidingHashFilter(1000), occurrence_threshold=2))
     with pytest.raises(ConfigError, match="nan_gradients"):
         GpuTable(make_spec(4, mt.Sgd(0.1), nan_gradients="error"))
     with pytest.raises(ConfigError, match="FixedR8"):

@@ -234,9 +234,8 @@ class Assembler::Pass {
   // the offsets are known. Returns false at the first other row; the ids are then written in the general way.
   bool write_single_values(const SparseFeature& feature, BatchData::RaggedIds& ids) {
     if (count_ == 0) return false;
-    const bool is_integer = feature.kind == ValueKind::kInteger;
     const Arm arm = rows_.cell(0, feature.column).arm;
-    if ((arm != Arm::kInt64 || !is_integer) && arm != Arm::kBytes) return false;
+    if ((!is_integer(arm) || feature.kind != ValueKind::kInteger) && arm != Arm::kBytes) return false;
     ids.values = take_ids(count_);
     std::int64_t* const out = ids.values.data();
     bool is_single = true;
@@ -247,6 +246,9 @@ class Assembler::Pass {
         is_single = false;
       } else if (arm == Arm::kInt64) {
         is_single = varints::single(cell.bytes(), out[row]);
+      } else if (arm == Arm::kFixedInt64) {
+        is_single = cell.size == sizeof(std::int64_t);
+        if (is_single) out[row] = load<std::int64_t>(cell.data);
       } else if (only_text(cell, text)) {
         out[row] = text_id(feature, text, row);
       } else {
@@ -266,7 +268,7 @@ class Assembler::Pass {
     std::int64_t total = 0;
     offsets[0] = 0;
     for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
-      if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1) [[likely]] {
+      if (cell.arm == Arm::kFidV2 || cell.arm == Arm::kFidV1 || cell.arm == Arm::kFixedInt64) [[likely]] {
         total += cell.size / 8;
       } else if (cell.arm != Arm::kNone) {
         if (cell.arm == Arm::kInt64 && integer_bytes + cell.size <= kMostScratchBytes) {
@@ -327,6 +329,11 @@ class Assembler::Pass {
                                                                      : write_fids<false>(cell, out);
       case Arm::kInt64:
         return write_integers(feature, cell, row, out);
+      case Arm::kFixedInt64:
+        if (feature.kind == ValueKind::kInteger) [[likely]]
+          return write_fids<false>(cell, out);
+        each_int(cell, [&](std::int64_t value) { return *out++ = integer_id(feature, value, row), true; });
+        return out;
       case Arm::kFloat:
         for (std::size_t at = 0; at < cell.size; at += 4) {
           *out++ = real_id(feature, static_cast<double>(load<float>(cell.data + at)), kMostFloat, row);

@@ -89,6 +89,7 @@ inline std::size_t count_values(const Cell& cell) {
     case Arm::kFidV1:
     case Arm::kFidV2:
     case Arm::kDouble:
+    case Arm::kFixedInt64:
       return cell.size / 8;
     case Arm::kFloat:
       return cell.size / 4;
@@ -112,8 +113,8 @@ inline std::size_t count_values(const Cell& cell) {
 // Places behind the last id of an array that copying may write to.
 inline constexpr std::size_t kSlack = 3;
 
-// Copies ids; the cell holds fids. Up to four are copied without a branch on how many there are, for that cannot be
-// predicted: the places behind them get the last one again, and the next values overwrite them.
+// Copies ids; the cell holds fids or integers of 8 bytes. Up to four are copied without a branch on how many there are,
+// for that cannot be predicted: the places behind them get the last one again, and the next values overwrite them.
 template <bool kConverts>
 std::int64_t* write_fids(const Cell& cell, std::int64_t* out) {
   const auto get = [&cell](std::size_t index) {
@@ -147,6 +148,9 @@ bool for_each_number(const Cell& cell, Use&& use) {
     case Arm::kInt64:
       varints::for_each(cell.bytes(),
                         [&](std::uint64_t value) { use(static_cast<Value>(static_cast<std::int64_t>(value))); });
+      return true;
+    case Arm::kFixedInt64:
+      for (std::size_t at = 0; at < cell.size; at += 8) use(static_cast<Value>(load<std::int64_t>(cell.data + at)));
       return true;
     case Arm::kFloatLists:
     case Arm::kDoubleLists:

@@ -11,6 +11,7 @@
 
 namespace engine::data {
 
+constexpr bool is_integer(Arm arm) noexcept { return arm == Arm::kInt64 || arm == Arm::kFixedInt64; }
 constexpr bool is_fid_v1(Arm arm) noexcept { return arm == Arm::kFidV1 || arm == Arm::kFidV1Lists; }
 constexpr bool is_fid(Arm arm) noexcept { return is_fid_v1(arm) || arm == Arm::kFidV2 || arm == Arm::kFidV2Lists; }
 
@@ -27,6 +28,7 @@ constexpr bool is_fid(Arm arm) noexcept { return is_fid_v1(arm) || arm == Arm::k
     case Arm::kDouble:
       return "doubles";
     case Arm::kInt64:
+    case Arm::kFixedInt64:
       return "integers";
     case Arm::kBytes:
       return "bytes";
@@ -85,8 +87,10 @@ bool each_fid(const Cell& cell, Take&& take) {
   return each_fid_run(cell, [&](Bytes run) { return each_packed<std::int64_t>(run, take); });
 }
 
+// Calls take(value) for each number of a cell of integers; stops and returns false when it returns false.
 template <typename Take>
 bool each_int(const Cell& cell, Take&& take) {
+  if (cell.arm == Arm::kFixedInt64) return each_packed<std::int64_t>(cell.bytes(), take);
   wire::Reader reader(cell.bytes());
   while (!reader.done()) {
     if (!take(static_cast<std::int64_t>(reader.varint()))) return false;

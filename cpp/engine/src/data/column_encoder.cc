@@ -1,4 +1,5 @@
-// column_encoder.cc: two passes over the columns: the first finds the size of every row, the second writes.
+// column_encoder.cc: the first pass bounds the bytes of every column, the second copies values and notes where rows
+// begin.
 #include "engine/data/column_encoder.h"
 
 #include <algorithm>
@@ -9,8 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "engine/data/cell_table.h"
+#include "engine/data/row_encoder.h"
 #include "engine/error.h"
-#include "varints.h"
 #include "wire.h"
 
 namespace engine::data {
@@ -26,8 +28,7 @@ constexpr std::uint32_t kColumnOfBatch = 1;    // ExampleBatch.named_feature_lis
 constexpr std::uint32_t kBatchSize = 3;        // ExampleBatch.batch_size
 constexpr std::uint32_t kNameOfColumn = 1;     // NamedFeatureList.name
 constexpr std::uint32_t kFeatureOfColumn = 2;  // NamedFeatureList.feature
-constexpr std::uint32_t kValuesOfList = 1;     // the one field of FidList, FloatList, ...
-constexpr std::uint32_t kBytesListArm = 6;     // Feature.bytes_list
+constexpr std::uint32_t kTextOfList = 1;       // BytesList.value
 constexpr std::uint32_t kMostFieldNumber = (1U << 29) - 1;
 
 template <typename T>
@@ -164,7 +165,7 @@ void for_each_valid(const ColumnLayout& column, Range range, Call&& call) {
   }
 }
 
-// --- spelling of one value: how a LineId kind or a feature's arm writes it ---
+// --- spelling of one value: the form that a LineId field or the arm of a feature gives it ---
 
 enum class Spelling : std::uint8_t { kVarint, kFixed32, kFixed64, kFloat, kDouble, kText };
 
@@ -303,15 +304,6 @@ std::uint64_t block_bytes(std::uint64_t tag_bytes, std::uint64_t content) noexce
   return tag_bytes + varint_bytes(content) + content;
 }
 
-std::uint64_t list_bytes(Spelling spelling, std::uint64_t payload) noexcept {
-  return spelling == Spelling::kText ? payload : block_bytes(1, payload);
-}
-
-// Bytes of NamedFeatureList.feature for a row whose values take `payload` bytes.
-std::uint64_t feature_bytes(Spelling spelling, std::uint64_t payload) noexcept {
-  return block_bytes(1, payload == 0 ? 0 : block_bytes(1, list_bytes(spelling, payload)));
-}
-
 std::size_t tag_bytes_of(const LineField& field) noexcept { return varint_bytes(std::uint64_t{field.number} << 3); }
 
 // Bytes of one field of a LineId; nothing for a row without values.
@@ -321,11 +313,6 @@ std::uint64_t line_field_bytes(const LineField& field, Spelling spelling, std::u
 }
 
 // --- writing ---
-
-void write_block(wire::Writer& out, std::uint32_t field, std::uint64_t content) noexcept {
-  out.tag(field, wire::kBlock);
-  out.varint(content);
-}
 
 template <typename Values>
 void write_values(wire::Writer& out, const ColumnLayout& column, Values values, Spelling spelling,
@@ -371,183 +358,186 @@ void write_values(wire::Writer& out, const ColumnLayout& column, Values values, 
   }
 }
 
-void write_name(wire::Writer& out, std::string_view name) noexcept {
-  write_block(out, kNameOfColumn, name.size());
-  out.bytes(name.data(), name.size());
-}
-
-// Results of the first pass over a column.
-struct Plan {
+// Results of the first pass over a column of the LineId.
+struct LinePlan {
   const ColumnLayout* column;
   Spelling spelling;
-  std::uint32_t* payloads;  // bytes of each row's values
-  std::uint64_t bytes = 0;  // of the whole NamedFeatureList; of a line field: nothing
+  std::vector<std::uint32_t> payloads;  // bytes of each row's values
 };
-
-std::uint64_t name_bytes(std::string_view name) noexcept { return block_bytes(1, name.size()); }
 
 [[noreturn]] void refuse_size(const Place& place, std::uint64_t rows) {
   throw ConfigError(place.source + ": " + std::to_string(rows) + " rows from row " + std::to_string(place.first_row) +
                     " on take a GiB or more; a record has less than 1 GiB; lower batch_rows");
 }
 
-// --- columns with one number per row, which most are ---
+// --- features ---
 
-// Bytes before the number: [feature][length] [arm][length] [values][length].
-constexpr std::size_t kPlainHead = 6;
+// Rows [begin, begin + count) of the columns.
+struct RowRange {
+  std::uint64_t begin;
+  std::uint64_t count;
+};
 
-bool is_plain(const ColumnLayout& column, Spelling spelling) noexcept {
-  return !column.line_field && column.list_offsets.empty() && spelling != Spelling::kText &&
-         spelling != Spelling::kFixed32 && column.type != ValueType::kNothing;
+// The values of all rows, those of null rows included.
+Range values_of(const ColumnLayout& column, RowRange rows) noexcept {
+  if (column.type == ValueType::kNothing || rows.count == 0) return {0, 0};
+  const std::uint64_t first = column.first_row + rows.begin;
+  if (column.list_offsets.empty()) {
+    return {column.first_value + rows.begin, column.first_value + rows.begin + rows.count};
+  }
+  const std::byte* offsets = column.list_offsets.data();
+  const auto at = [&](std::uint64_t row) {
+    return column.first_value + static_cast<std::uint64_t>(column.wide_list ? load<std::int64_t>(offsets, row)
+                                                                            : load<std::int32_t>(offsets, row));
+  };
+  return {at(first), at(first + rows.count)};
 }
 
-bool is_there(const ColumnLayout& column, std::uint64_t index) noexcept {
-  return column.value_valid.empty() || bit(column.value_valid, index);
+Arm arm_of(ColumnKind kind) noexcept {
+  switch (kind) {
+    case ColumnKind::kFidV1:
+      return Arm::kFidV1;
+    case ColumnKind::kFidV2:
+      return Arm::kFidV2;
+    case ColumnKind::kFloat:
+      return Arm::kFloat;
+    case ColumnKind::kDouble:
+      return Arm::kDouble;
+    case ColumnKind::kInt64:
+      return Arm::kFixedInt64;
+    case ColumnKind::kBytes:
+      break;
+  }
+  return Arm::kBytes;
 }
 
-template <typename Values>
-void measure_plain(Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows, const Place& place) {
+// Bytes of the tag and the length in front of a text, at most.
+constexpr std::uint64_t kMostTextHead = 1 + 5;
+
+// Bytes that the values of a feature take, at most.
+std::uint64_t most_bytes(const ColumnLayout& column, RowRange rows) noexcept {
+  const Range all = values_of(column, rows);
+  const std::uint64_t count = all.end - all.begin;
+  if (count == 0) return 0;
+  if (!is_text(column.type)) return count * (column.kind == ColumnKind::kFloat ? sizeof(float) : sizeof(std::int64_t));
+  const std::byte* offsets = column.text_offsets.data();
+  const bool is_wide = column.type == ValueType::kText64;
+  const auto characters =
+      is_wide ? load<std::int64_t>(offsets, all.end) - load<std::int64_t>(offsets, all.begin)
+              : std::int64_t{load<std::int32_t>(offsets, all.end)} - load<std::int32_t>(offsets, all.begin);
+  return static_cast<std::uint64_t>(characters) + count * kMostTextHead;
+}
+
+// Where the values and the starts of a column go.
+struct Target {
+  std::byte* values;
+  std::uint32_t* starts;
+};
+
+template <typename Offset>
+void shift_offsets(const ColumnLayout& column, RowRange rows, std::uint32_t width, std::uint32_t* starts) noexcept {
+  const std::byte* offsets = column.list_offsets.data();
+  const std::uint64_t first = column.first_row + rows.begin;
+  const auto base = load<Offset>(offsets, first);
+  for (std::uint64_t row = 0; row <= rows.count; ++row) {
+    starts[row] = static_cast<std::uint32_t>(load<Offset>(offsets, first + row) - base) * width;
+  }
+}
+
+// Copies numbers where neither rows nor values are null: in one piece.
+template <typename Out, typename Values>
+void copy_all_numbers(const ColumnLayout& column, Values values, RowRange rows, Target target) noexcept {
   using T = typename Values::Value;
-  const ColumnLayout& column = *plan.column;
-  std::uint64_t present = 0;
-  std::uint64_t payloads = 0;
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const std::uint64_t index = column.first_value + begin + row;
-    if (!is_there(column, index)) {
-      plan.payloads[row] = 0;
-      continue;
+  const Range all = values_of(column, rows);
+  if constexpr (std::is_same_v<T, Out> || (std::is_integral_v<T> && std::is_integral_v<Out> && sizeof(T) == 8)) {
+    if (all.end != all.begin)
+      std::memcpy(target.values, values.data + all.begin * sizeof(T), (all.end - all.begin) * sizeof(T));
+  } else {
+    for (std::uint64_t index = all.begin; index < all.end; ++index) {
+      const auto value = static_cast<Out>(values[index]);
+      std::memcpy(target.values + (index - all.begin) * sizeof value, &value, sizeof value);
     }
-    std::size_t payload = 8;
-    if (plan.spelling == Spelling::kFloat) payload = 4;
-    if constexpr (std::is_integral_v<T>) {
-      if (plan.spelling == Spelling::kVarint) {
-        check_number(column, values, plan.spelling, index, place, row);
-        payload = varint_bytes(as_varint(values[index]));
-      }
-    }
-    plan.payloads[row] = static_cast<std::uint32_t>(payload);
-    payloads += payload;
-    ++present;
   }
-  plan.bytes += present * kPlainHead + payloads + (rows - present) * 2;
+  if (column.list_offsets.empty()) {
+    for (std::uint64_t row = 0; row <= rows.count; ++row) {
+      target.starts[row] = static_cast<std::uint32_t>(row * sizeof(Out));
+    }
+  } else if (column.wide_list) {
+    shift_offsets<std::int64_t>(column, rows, sizeof(Out), target.starts);
+  } else {
+    shift_offsets<std::int32_t>(column, rows, sizeof(Out), target.starts);
+  }
 }
 
+template <typename Out, typename Values>
+void copy_numbers(const ColumnLayout& column, Values values, RowRange rows, Target target, const Place& place) {
+  // A number of 64 bits without a sign is checked one by one.
+  constexpr bool kMayNotFit = std::is_same_v<typename Values::Value, std::uint64_t>;
+  const bool checks = kMayNotFit && column.kind == ColumnKind::kInt64;
+  if (column.value_valid.empty() && column.list_valid.empty() && column.type != ValueType::kNothing && !checks) {
+    return copy_all_numbers<Out>(column, values, rows, target);
+  }
+  std::byte* out = target.values;
+  target.starts[0] = 0;
+  for (std::uint64_t row = 0; row < rows.count; ++row) {
+    for_each_valid(column, values_of(column, rows.begin + row), [&](std::uint64_t index) {
+      if (checks) check_number(column, values, Spelling::kVarint, index, place, row);
+      const auto value = static_cast<Out>(values[index]);
+      std::memcpy(out, &value, sizeof value);
+      out += sizeof value;
+    });
+    target.starts[row + 1] = static_cast<std::uint32_t>(out - target.values);
+  }
+}
+
+// A row's texts are a message: each has a tag and its length in front.
 template <typename Values>
-void write_plain(wire::Writer& out, const Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows) {
-  using T = typename Values::Value;
-  const ColumnLayout& column = *plan.column;
-  constexpr std::uint64_t kFeatureTag = kFeatureOfColumn << 3 | wire::kBlock;
-  const std::uint64_t arm_tag = std::uint64_t{static_cast<std::uint32_t>(column.kind)} << 3 | wire::kBlock;
-  const std::uint64_t tags = kFeatureTag | arm_tag << 16 | std::uint64_t{kValuesOfList << 3 | wire::kBlock} << 32;
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const std::uint64_t payload = plan.payloads[row];
-    if (payload == 0) {
-      out.fixed(static_cast<std::uint16_t>(kFeatureTag));
-      continue;
-    }
-    const std::uint64_t head = tags | (payload + 4) << 8 | (payload + 2) << 24 | payload << 40;
-    out.fixed(static_cast<std::uint32_t>(head));
-    out.fixed(static_cast<std::uint16_t>(head >> 32));
-    const T value = values[column.first_value + begin + row];
-    switch (plan.spelling) {
-      case Spelling::kFloat:
-        out.fixed(static_cast<float>(value));
-        break;
-      case Spelling::kDouble:
-        out.fixed(static_cast<double>(value));
-        break;
-      case Spelling::kFixed64:
-        out.fixed(as_varint(value));
-        break;
-      default:
-        if constexpr (std::is_integral_v<T>) {
-          if (payload <= 8) [[likely]] {
-            out.put_word(varints::spread(as_varint(value), payload), payload);
-          } else {
-            out.varint(as_varint(value));
-          }
-        }
-    }
+void copy_texts(const ColumnLayout& column, Values values, RowRange rows, Target target) {
+  wire::Writer out(target.values);
+  target.starts[0] = 0;
+  for (std::uint64_t row = 0; row < rows.count; ++row) {
+    for_each_valid(column, values_of(column, rows.begin + row), [&](std::uint64_t index) {
+      const std::string_view text = values[index];
+      out.tag(kTextOfList, wire::kBlock);
+      out.varint(text.size());
+      out.bytes(text.data(), text.size());
+    });
+    target.starts[row + 1] = static_cast<std::uint32_t>(out.at() - target.values);
   }
 }
 
-// One text per row.
-bool is_plain_text(const ColumnLayout& column) noexcept { return !column.line_field && column.list_offsets.empty(); }
-
-constexpr std::uint64_t kMostShortText = 0x7f - 4;
-
-template <typename Values>
-void write_plain_texts(wire::Writer& out, const Plan& plan, Values values, std::uint64_t begin, std::uint64_t rows) {
-  const ColumnLayout& column = *plan.column;
-  constexpr std::uint64_t kTags = (kFeatureOfColumn << 3 | wire::kBlock) | (kBytesListArm << 3 | wire::kBlock) << 16;
-  constexpr std::uint64_t kTextTag = std::uint64_t{kValuesOfList << 3 | wire::kBlock} << 32;
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const std::uint64_t payload = plan.payloads[row];
-    if (payload == 0) {
-      write_block(out, kFeatureOfColumn, 0);
-      continue;
-    }
-    const std::string_view text = values[column.first_value + begin + row];
-    if (text.size() <= kMostShortText) [[likely]] {
-      const std::uint64_t head =
-          kTags | kTextTag | (text.size() + 4) << 8 | (text.size() + 2) << 24 | std::uint64_t{text.size()} << 40;
-      out.fixed(static_cast<std::uint32_t>(head));
-      out.fixed(static_cast<std::uint16_t>(head >> 32));
-    } else {
-      write_block(out, kFeatureOfColumn, block_bytes(1, payload));
-      write_block(out, kBytesListArm, payload);
-      write_block(out, kValuesOfList, text.size());
-    }
-    out.bytes(text.data(), text.size());
-  }
-}
-
-void measure(Plan& plan, std::uint64_t begin, std::uint64_t rows, const Place& place) {
-  const ColumnLayout& column = *plan.column;
-  const bool is_feature = !column.line_field.has_value();
-  const std::size_t text_tag_bytes = is_feature ? 1 : tag_bytes_of(*column.line_field);
-  if (is_feature) plan.bytes = name_bytes(column.name);
+void copy_feature(const ColumnLayout& column, RowRange rows, Target target, const Place& place) {
   with_values(column, [&](auto values) {
-    if constexpr (!std::is_same_v<typename decltype(values)::Value, std::string_view>) {
-      if (is_plain(column, plan.spelling)) return measure_plain(plan, values, begin, rows, place);
+    using T = typename decltype(values)::Value;
+    if constexpr (std::is_same_v<T, std::string_view>) {
+      copy_texts(column, values, rows, target);
+    } else if (column.kind == ColumnKind::kFloat) {
+      copy_numbers<float>(column, values, rows, target, place);
+    } else if (column.kind == ColumnKind::kDouble) {
+      copy_numbers<double>(column, values, rows, target, place);
+    } else if constexpr (std::is_integral_v<T>) {
+      copy_numbers<std::int64_t>(column, values, rows, target, place);
     }
-    for (std::uint64_t row = 0; row < rows; ++row) {
+  });
+}
+
+// --- LineIds ---
+
+LinePlan measure_line_field(const ColumnLayout& column, RowRange rows, const Place& place) {
+  LinePlan plan{&column, spelling_of(column), std::vector<std::uint32_t>(rows.count)};
+  const std::size_t tag_bytes = tag_bytes_of(*column.line_field);
+  with_values(column, [&](auto values) {
+    for (std::uint64_t row = 0; row < rows.count; ++row) {
       const std::uint64_t payload =
-          payload_bytes(column, values, plan.spelling, text_tag_bytes, begin + row, row, place);
-      if (payload >= kMostBytes) refuse_size(place, rows);
+          payload_bytes(column, values, plan.spelling, tag_bytes, rows.begin + row, row, place);
+      if (payload >= kMostBytes) refuse_size(place, rows.count);
       plan.payloads[row] = static_cast<std::uint32_t>(payload);
-      if (is_feature) plan.bytes += feature_bytes(plan.spelling, payload);
     }
   });
+  return plan;
 }
 
-void write_feature_column(wire::Writer& out, const Plan& plan, std::uint64_t begin, std::uint64_t rows) {
-  const ColumnLayout& column = *plan.column;
-  write_block(out, kColumnOfBatch, plan.bytes);
-  write_name(out, column.name);
-  constexpr std::uint64_t kTextTag = kValuesOfList << 3 | wire::kBlock;
-  with_values(column, [&](auto values) {
-    if constexpr (!std::is_same_v<typename decltype(values)::Value, std::string_view>) {
-      if (is_plain(column, plan.spelling)) return write_plain(out, plan, values, begin, rows);
-    } else if (is_plain_text(column)) {
-      return write_plain_texts(out, plan, values, begin, rows);
-    }
-    for (std::uint64_t row = 0; row < rows; ++row) {
-      const std::uint64_t payload = plan.payloads[row];
-      if (payload == 0) {
-        write_block(out, kFeatureOfColumn, 0);
-        continue;
-      }
-      const std::uint64_t list = list_bytes(plan.spelling, payload);
-      write_block(out, kFeatureOfColumn, block_bytes(1, list));
-      write_block(out, static_cast<std::uint32_t>(column.kind), list);
-      if (plan.spelling != Spelling::kText) write_block(out, kValuesOfList, payload);
-      write_values(out, column, values, plan.spelling, kTextTag, begin + row);
-    }
-  });
-}
-
-void write_line_field(wire::Writer& out, const Plan& plan, std::uint64_t row, std::uint64_t payload) {
+void write_line_field(wire::Writer& out, const LinePlan& plan, std::uint64_t row, std::uint64_t payload) {
   if (payload == 0) return;
   const LineField& field = *plan.column->line_field;
   const std::uint64_t key = std::uint64_t{field.number} << 3;
@@ -559,38 +549,31 @@ void write_line_field(wire::Writer& out, const Plan& plan, std::uint64_t row, st
               [&](auto values) { write_values(out, *plan.column, values, plan.spelling, key | wire::kBlock, row); });
 }
 
-std::uint64_t line_bytes(std::span<const Plan> lines, std::uint64_t row) noexcept {
+std::uint64_t line_bytes(std::span<const LinePlan> lines, std::uint64_t row) noexcept {
   std::uint64_t size = 0;
-  for (const Plan& plan : lines) size += line_field_bytes(*plan.column->line_field, plan.spelling, plan.payloads[row]);
+  for (const LinePlan& plan : lines) {
+    size += line_field_bytes(*plan.column->line_field, plan.spelling, plan.payloads[row]);
+  }
   return size;
 }
 
-// A LineId is the one value of a bytes list.
-std::uint64_t line_feature_bytes(std::uint64_t line) noexcept {
-  return feature_bytes(Spelling::kText, line == 0 ? 0 : block_bytes(1, line));
-}
-
-std::uint64_t measure_line_ids(std::span<const Plan> lines, std::uint64_t rows) noexcept {
-  std::uint64_t size = name_bytes(kLineIdColumn);
-  for (std::uint64_t row = 0; row < rows; ++row) size += line_feature_bytes(line_bytes(lines, row));
+// A LineId is the one text of its row; a row without fields has none.
+std::uint64_t most_line_bytes(std::span<const LinePlan> lines, std::uint64_t rows) noexcept {
+  std::uint64_t size = 0;
+  for (std::uint64_t row = 0; row < rows; ++row) size += kMostTextHead + line_bytes(lines, row);
   return size;
 }
 
-void write_line_ids(wire::Writer& out, std::span<const Plan> lines, std::uint64_t begin, std::uint64_t rows,
-                    std::uint64_t bytes) {
-  write_block(out, kColumnOfBatch, bytes);
-  write_name(out, kLineIdColumn);
-  for (std::uint64_t row = 0; row < rows; ++row) {
-    const std::uint64_t line = line_bytes(lines, row);
-    if (line == 0) {
-      write_block(out, kFeatureOfColumn, 0);
-      continue;
+void write_line_ids(std::span<const LinePlan> lines, RowRange rows, Target target) {
+  wire::Writer out(target.values);
+  target.starts[0] = 0;
+  for (std::uint64_t row = 0; row < rows.count; ++row) {
+    if (const std::uint64_t line = line_bytes(lines, row); line != 0) {
+      out.tag(kTextOfList, wire::kBlock);
+      out.varint(line);
+      for (const LinePlan& plan : lines) write_line_field(out, plan, rows.begin + row, plan.payloads[row]);
     }
-    const std::uint64_t list = block_bytes(1, line);
-    write_block(out, kFeatureOfColumn, block_bytes(1, list));
-    write_block(out, kBytesListArm, list);
-    write_block(out, kValuesOfList, line);
-    for (const Plan& plan : lines) write_line_field(out, plan, begin + row, plan.payloads[row]);
+    target.starts[row + 1] = static_cast<std::uint32_t>(out.at() - target.values);
   }
 }
 
@@ -756,38 +739,76 @@ Records encode_columns(std::span<const Column* const> columns, std::uint64_t beg
                                           std::to_string(end) + " was asked for");
     }
   }
-  const auto scratch = Buffer::take(std::max<std::size_t>(columns.size() * rows, 1) * sizeof(std::uint32_t));
-  auto* payloads = reinterpret_cast<std::uint32_t*>(scratch->data());
-  std::vector<Plan> features;
-  std::vector<Plan> lines;
-  std::uint64_t total = 1 + varint_bytes(rows);
+  const RowRange range{begin, rows};
+  std::vector<const ColumnLayout*> features;
+  std::vector<LinePlan> lines;
   for (const Column* column : columns) {
-    Plan plan{&column->layout(), spelling_of(column->layout()), payloads, 0};
-    payloads += rows;
-    measure(plan, begin, rows, place);
-    if (plan.column->line_field) {
-      lines.push_back(plan);
-      continue;
+    const ColumnLayout& layout = column->layout();
+    if (layout.line_field) {
+      lines.push_back(measure_line_field(layout, range, place));
+    } else {
+      features.push_back(&layout);
     }
-    total += block_bytes(1, plan.bytes);
-    features.push_back(plan);
   }
-  const std::uint64_t line_ids = lines.empty() ? 0 : measure_line_ids(lines, rows);
-  if (!lines.empty()) total += block_bytes(1, line_ids);
-  if (total >= kMostBytes) refuse_size(place, rows);
+  // Values and starts of a column follow each other, each from a multiple of 8 on.
+  const auto aligned = [](std::uint64_t bytes) { return (bytes + 7) / 8 * 8; };
+  const std::uint64_t starts_bytes = aligned((rows + 1) * sizeof(std::uint32_t));
+  std::uint64_t total = 0;
+  const auto claim = [&](std::uint64_t bytes) {
+    if (bytes >= kMostBytes) refuse_size(place, rows);
+    total += aligned(bytes) + starts_bytes;
+    if (total >= kMostBytes) refuse_size(place, rows);
+    return aligned(bytes);
+  };
+  std::vector<std::uint64_t> rooms;
+  for (const ColumnLayout* column : features) rooms.push_back(claim(most_bytes(*column, range)));
+  if (!lines.empty()) rooms.push_back(claim(most_line_bytes(lines, rows)));
 
-  auto buffer = Buffer::take(total + wire::Writer::kSlack);
-  wire::Writer out(buffer->data());
-  for (const Plan& plan : features) write_feature_column(out, plan, begin, rows);
-  if (!lines.empty()) write_line_ids(out, lines, begin, rows, line_ids);
-  out.tag(kBatchSize, wire::kVarint);
-  out.varint(rows);
+  auto buffer = Buffer::take(std::max<std::uint64_t>(total, 1));
+  auto table = std::make_shared<CellTable>();
+  table->rows = static_cast<std::uint32_t>(rows);
+  std::byte* at = buffer->data();
+  const auto add = [&](std::string name, Arm arm) {
+    const Target target{at, reinterpret_cast<std::uint32_t*>(at + rooms[table->columns.size()])};
+    at += rooms[table->columns.size()] + starts_bytes;
+    table->columns.push_back({std::move(name), arm, target.values, target.starts});
+    return target;
+  };
+  for (const ColumnLayout* column : features)
+    copy_feature(*column, range, add(column->name, arm_of(column->kind)), place);
+  if (!lines.empty()) write_line_ids(lines, range, add(std::string(kLineIdColumn), Arm::kBytes));
 
   Records records;
   records.source = std::move(source);
   records.entries.push_back({0, static_cast<std::uint32_t>(total), 0, offset});
   records.buffer = std::move(buffer);
+  records.table = std::move(table);
   return records;
+}
+
+Records to_messages(const Records& records) {
+  if (records.table == nullptr) return records;
+  std::string batch;
+  for (const CellColumn& column : records.table->columns) {
+    std::string list;
+    wire::put_block(list, kNameOfColumn, column.name);
+    for (std::uint32_t row = 0; row < records.table->rows; ++row) {
+      wire::put_block(list, kFeatureOfColumn, encode_feature(column.cell(row)));
+    }
+    wire::put_block(batch, kColumnOfBatch, list);
+  }
+  wire::put_tag(batch, kBatchSize, wire::kVarint);
+  wire::put_varint(batch, records.table->rows);
+
+  Records messages;
+  messages.source = records.source;
+  messages.entries = records.entries;
+  messages.entries[0].begin = 0;
+  messages.entries[0].size = static_cast<std::uint32_t>(batch.size());
+  auto buffer = Buffer::take(batch.size());
+  std::memcpy(buffer->data(), batch.data(), batch.size());
+  messages.buffer = std::move(buffer);
+  return messages;
 }
 
 }  // namespace engine::data

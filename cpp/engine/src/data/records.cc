@@ -83,7 +83,7 @@ class Pool {
   }
 
   static constexpr std::size_t kMostBytes = std::size_t{256} << 20;
-  static constexpr std::size_t kMostBuffers = 256;
+  static constexpr std::size_t kMostBuffers = 1024;
 
   struct Free {
     std::byte* data;

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <utility>
 
+#include "cell_values.h"
 #include "engine/fid.h"
 #include "wire.h"
 
@@ -42,6 +43,7 @@ std::uint32_t arm_field(Arm arm) {
     case Arm::kDouble:
       return 4;
     case Arm::kInt64:
+    case Arm::kFixedInt64:
       return 5;
     case Arm::kBytes:
       return 6;
@@ -66,6 +68,12 @@ std::uint32_t arm_field(Arm arm) {
 // The list message of a cell: its values as field 1.
 std::string list_of(const Cell& cell) {
   std::string list;
+  if (cell.arm == Arm::kFixedInt64) {
+    std::string numbers;
+    each_int(cell, [&](std::int64_t value) { return put_varint(numbers, static_cast<std::uint64_t>(value)), true; });
+    put_block(list, 1, numbers);
+    return list;
+  }
   if (cell.arm < Arm::kBytes) {
     put_block(list, 1, as_text(cell.bytes()));
     return list;
@@ -82,13 +90,17 @@ std::string list_of(const Cell& cell) {
   return list;
 }
 
-void put_feature(std::string& out, std::string_view name, std::uint32_t arm, std::string_view list,
-                 std::uint32_t field = 1) {
+std::string feature_of(std::uint32_t arm, std::string_view list) {
   std::string feature;
   if (arm != 0) put_block(feature, arm, list);
+  return feature;
+}
+
+void put_feature(std::string& out, std::string_view name, std::uint32_t arm, std::string_view list,
+                 std::uint32_t field = 1) {
   std::string named;
   put_block(named, 1, name);
-  put_block(named, 2, feature);
+  put_block(named, 2, feature_of(arm, list));
   put_block(out, field, named);
 }
 
@@ -113,6 +125,10 @@ void put_flat(std::string& out, Bytes fids) {
 }
 
 }  // namespace
+
+std::string encode_feature(const Cell& cell) {
+  return cell.arm == Arm::kNone ? std::string() : feature_of(arm_field(cell.arm), list_of(cell));
+}
 
 void append_named_feature(std::string& out, std::uint32_t field, std::string_view name, const Cell& cell) {
   if (cell.arm != Arm::kNone) put_feature(out, name, arm_field(cell.arm), list_of(cell), field);

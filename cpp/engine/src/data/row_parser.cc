@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cells.h"
+#include "engine/data/cell_table.h"
 #include "engine/data/row_op.h"
 #include "engine/error.h"
 #include "wire.h"
@@ -162,10 +163,22 @@ class RowParser::RecordReader {
     scratch_.label_cells.assign(label_features() * rows, Cell{});
     std::size_t position = 0;
     for (const Bytes list : lists) read_named_list(list, position++);
-    for (std::uint32_t row = 0; row < rows; ++row) {
-      scratch_.labels.clear();
-      set_labels(block_.info(row), row, rows);
+    set_all_labels();
+  }
+
+  // Reads a table column by column.
+  void read_table(const CellTable& table) {
+    const std::uint32_t rows = block_.rows();
+    scratch_.label_cells.assign(label_features() * rows, Cell{});
+    std::size_t position = 0;
+    for (const CellColumn& source : table.columns) {
+      const std::uint32_t column = target(source.name, position++);
+      if (column == Columns::kUnwanted || rows == 0) continue;
+      Cell* const cells = cells_of(column);
+      for (std::uint32_t row = 0; row < rows; ++row) cells[row] = source.cell(row);
+      finish_column(column, cells);
     }
+    set_all_labels();
   }
 
  private:
@@ -204,17 +217,7 @@ class RowParser::RecordReader {
     const std::uint32_t column = target(as_text(name), position);
     if (column == Columns::kUnwanted || rows == 0) return;
 
-    // A column of the block is written in place, one that belongs to the infos goes through scratch.
-    Cell* cells = nullptr;
-    if (column < kFirstLabelColumn) {
-      if (column >= block_.columns()) block_.set_cell(0, column, {});
-      cells = block_.column(column);
-    } else if (is_label_column(column)) {
-      cells = scratch_.label_cells.data() + std::size_t{column - kFirstLabelColumn} * rows;
-    } else {
-      scratch_.cells.assign(rows, Cell{});
-      cells = scratch_.cells.data();
-    }
+    Cell* const cells = cells_of(column);
     std::uint64_t type = 0;
     std::uint64_t count = 0;
     Reader reader(list);
@@ -243,8 +246,33 @@ class RowParser::RecordReader {
                           " rows; a column that serves all rows must be of type SHARED",
                       list.data()};
     }
+    finish_column(column, cells);
+  }
+
+  // Where the cells of a column go: a column of the block is written in place, one that belongs to the infos goes
+  // through scratch.
+  Cell* cells_of(std::uint32_t column) {
+    if (column < kFirstLabelColumn) {
+      if (column >= block_.columns()) block_.set_cell(0, column, {});
+      return block_.column(column);
+    }
+    if (is_label_column(column)) {
+      return scratch_.label_cells.data() + std::size_t{column - kFirstLabelColumn} * block_.rows();
+    }
+    scratch_.cells.assign(block_.rows(), Cell{});
+    return scratch_.cells.data();
+  }
+
+  void finish_column(std::uint32_t column, const Cell* cells) {
     if (column == kLineColumn) set_lines(cells);
     if (column == kWeightColumn) set_weights(cells);
+  }
+
+  void set_all_labels() {
+    for (std::uint32_t row = 0; row < block_.rows(); ++row) {
+      scratch_.labels.clear();
+      set_labels(block_.info(row), row, block_.rows());
+    }
   }
 
   // Shared columns are read once. A column that comes again counts where it holds something.
@@ -419,6 +447,8 @@ class RowParser::RecordReader {
         return static_cast<float>(load<double>(cell.data));
       case Arm::kInt64:
         return static_cast<float>(static_cast<std::int64_t>(Reader(cell.bytes()).varint()));
+      case Arm::kFixedInt64:
+        return static_cast<float>(load<std::int64_t>(cell.data));
       default:
         throw_no_numbers(cell);
     }
@@ -445,6 +475,11 @@ class RowParser::RecordReader {
         while (!reader.done()) out.push_back(static_cast<float>(static_cast<std::int64_t>(reader.varint())));
         return;
       }
+      case Arm::kFixedInt64:
+        for (std::size_t at = 0; at < cell.size; at += 8) {
+          out.push_back(static_cast<float>(load<std::int64_t>(cell.data + at)));
+        }
+        return;
       default:
         throw_no_numbers(cell);
     }
@@ -673,10 +708,11 @@ namespace {
 [[noreturn]] void fail(const Records& records, std::size_t index, const Malformed& malformed) {
   const Bytes record = records[index];
   std::string where;
-  if (malformed.at >= record.data() && malformed.at <= record.data() + record.size()) {
+  if (records.table == nullptr && malformed.at >= record.data() && malformed.at <= record.data() + record.size()) {
     where = ", byte " + std::to_string(malformed.at - record.data()) + " of it";
   }
-  throw RecordCorrupt(records.source + ": record at byte " + std::to_string(records.entries[index].stream_offset) +
+  const char* const unit = records.table == nullptr ? "byte " : "row ";
+  throw RecordCorrupt(records.source + ": record at " + unit + std::to_string(records.entries[index].stream_offset) +
                       where + ": " + malformed.reason);
 }
 
@@ -768,6 +804,19 @@ Rows RowParser::parse(std::shared_ptr<const Records> records) {
 
   // Columns that the stream itself brought about count as its claim, those of the schema do not.
   const auto claimed_columns = [&] { return config_.keep_all ? std::size_t{columns_->size()} : 0; };
+
+  if (records->table != nullptr) {
+    try {
+      auto block = new_block(records->table->rows);
+      RecordReader reader(config_, *columns_, *scratch_, *block, copy_room((*records)[0].size()));
+      reader.read_table(*records->table);
+      for (std::uint32_t row = 0; row < block->rows(); ++row) finish(block->info(row), 0);
+      add_block(rows, std::move(block));
+    } catch (const Malformed& malformed) {
+      corrupt(0, malformed);
+    }
+    return rows;
+  }
 
   if (config_.kind == RecordKind::kExampleBatch) {
     for (std::size_t index = 0; index < count; ++index) {

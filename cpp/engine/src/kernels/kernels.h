@@ -38,13 +38,14 @@ struct BagSums {
 struct GradientSums {
   const float* grads;            // by target
   const std::uint32_t* targets;  // those of one id side by side, in order of occurrence
-  std::size_t occurrences;
-  const RowHandle* handles;  // by distinct id
+  std::size_t occurrences;       // at least those of the ids: gradients behind them come next
+  const RowHandle* handles;      // by distinct id
   std::size_t distinct;
   std::size_t width;
   float* sums;              // room for the ids that occur more than once
   const float** out;        // by distinct id: `grads` or `sums`
   std::uint8_t* is_finite;  // by distinct id; null: not asked for
+  const Index* index;       // the buckets of the ids are fetched, for the stamps that follow; null: no fetch
 };
 
 struct Kernels {
@@ -60,7 +61,8 @@ struct Kernels {
 
   // --- sums ---
   void (*sum_bags)(const BagSums& sums) noexcept;
-  void (*sum_gradients)(const GradientSums& sums) noexcept;
+  // Returns true when all gradients are finite, or when that is not asked for.
+  bool (*sum_gradients)(const GradientSums& sums) noexcept;
   bool (*is_finite)(const float* values, std::size_t count) noexcept;
   double (*sum_squares)(const float* values, std::size_t count) noexcept;
 

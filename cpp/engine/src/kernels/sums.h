@@ -114,13 +114,15 @@ template <class Width>
 }
 
 template <class Width>
-[[gnu::flatten, gnu::noinline]] void sum_gradients_of(const GradientSums& sums, Width width) noexcept {
+[[gnu::flatten, gnu::noinline]] bool sum_gradients_of(const GradientSums& sums, Width width) noexcept {
   const GradientSums work = sums;
   const std::size_t dim = width.value;
   float* sum = work.sums;
   const std::uint32_t* target = work.targets;
   const std::uint32_t* const end = work.targets + work.occurrences;
+  bool all_finite = true;
   for (std::size_t i = 0; i < work.distinct; ++i) {
+    if (work.index != nullptr) work.index->fetch(work.handles[i].slot);
     const std::size_t count = work.handles[i].count;
     const float* grad = work.grads + *target * dim;
     if (count == 1) {
@@ -138,12 +140,19 @@ template <class Width>
       sum += dim;
     }
     work.out[i] = grad;
-    if (work.is_finite != nullptr) work.is_finite[i] = is_finite_row(grad, width) ? 1 : 0;
+    if (work.is_finite != nullptr) {
+      const bool is_finite = is_finite_row(grad, width);
+      work.is_finite[i] = is_finite ? 1 : 0;
+      all_finite = all_finite && is_finite;
+    }
   }
+  return all_finite;
 }
 
-void sum_gradients(const GradientSums& sums) noexcept {
-  with_width(sums.width, [&](auto width) { sum_gradients_of(sums, width); });
+bool sum_gradients(const GradientSums& sums) noexcept {
+  bool all_finite = true;
+  with_width(sums.width, [&](auto width) { all_finite = sum_gradients_of(sums, width); });
+  return all_finite;
 }
 
 // Eight sums side by side: a fixed order at every level.

@@ -68,7 +68,7 @@ std::string encoded(const std::vector<ColumnLayout>& layouts, std::uint64_t begi
   const Records records = encode_columns(pointers, begin, end, "table", begin);
   EXPECT_EQ(records.size(), 1U);
   EXPECT_EQ(records.entries[0].stream_offset, begin);
-  return hex(records[0]);
+  return hex(to_messages(records)[0]);
 }
 
 TEST(ColumnEncoder, WritesTheBytesOfTheFormat) {

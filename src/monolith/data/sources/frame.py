@@ -25,7 +25,7 @@ _PIECE_BATCHES = 16
 
 
 class FrameSource(Source):
-    """Reads the rows of a data frame as ExampleBatches of ``batch_rows`` rows.
+    """Reads the rows of a data frame as records of ``batch_rows`` rows.
 
     Args:
         frame: A pandas or polars frame, a pyarrow Table or RecordBatch, any object with ``__arrow_c_stream__`` or

@@ -46,7 +46,7 @@ class ParquetFormat(TableFormat):
 
 
 class ParquetSource(TableFilesSource):
-    """Reads the rows of Parquet files as ExampleBatches of ``batch_rows`` rows.
+    """Reads the rows of Parquet files as records of ``batch_rows`` rows.
 
     A position is a file, a row group and a row of that group. A record never spans two row groups. Readers that share
     a file read every ``count``-th row group each, or, of a file with fewer row groups, a range of rows of each group.

@@ -100,7 +100,7 @@ def open_table_file(path: str, open_file: OpenFile | None = None) -> BinaryIO:
 
 
 class TableFilesSource(Source):
-    """Reads the rows of files of columns as ExampleBatches of at most ``batch_rows`` rows.
+    """Reads the rows of files of columns as records of at most ``batch_rows`` rows.
 
     Args:
         paths: The files, in reading order.

@@ -1,8 +1,8 @@
 """``IndexMemory``: the pages of a GPU table's index, and their growth.
 
 ``Shape`` has the arithmetic: linear hashing with partial expansions. A sweep over the partitions gives each of them one
-page more; a sweep from 16 pages splits each partition into two of 9. Any point of a sweep is a valid index, so growth
-spreads over the steps that need it. The fullest partition is at most an eighth fuller than the average.
+page more; a sweep from 32 pages splits each partition into two of 17. Any point of a sweep is a valid index, so growth
+spreads over the steps that need it. The fullest partition is at most a sixteenth fuller than the average.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from monolith.nn.gpu.program import Program
 
 __all__ = ["MOST_PAGES", "SLOTS", "IndexArgument", "IndexMemory", "Shape"]
 
-SLOTS = 32768
+SLOTS = 16384
 """Keys of a page; the kernels have the same."""
 
-MOST_PAGES = 16
+MOST_PAGES = 32
 """Pages of a partition before it splits; the kernels have the same."""
 
-_SPLIT_PAGES = 9
-_FIRST_PAGES = 8
-_LOAD = 0.82
+_SPLIT_PAGES = 17
+_FIRST_PAGES = 16
+_LOAD = 0.875
 """Keys per slot, of all pages. The fullest partition has at most 0.93."""
 
 _PAGE_BYTES = SLOTS * 12
-_PAGES_PER_SLAB = 32
+_PAGES_PER_SLAB = 64
 _MOVES_PER_LAUNCH = 16
 
 
@@ -139,7 +139,7 @@ class IndexMemory:
         """Return how many bytes growth to ``rows`` may add, with the pages that keys move to."""
         if rows <= self._shape.rows:
             return 0
-        target = int(rows / _LOAD / SLOTS * 1.125) + 1
+        target = int(rows / _LOAD / SLOTS * 1.0625) + 1
         moving = _MOVES_PER_LAUNCH * 2 * _SPLIT_PAGES
         missing = target + min(moving, target) - self._shape.all_pages - len(self._free)
         return -(-max(0, missing) // _PAGES_PER_SLAB) * _PAGES_PER_SLAB * _PAGE_BYTES

@@ -1,28 +1,24 @@
 // kernels.cu: the kernels of a GPU table, compiled at first use for the processor that is there.
 //
-// Index: partitions of 8 to 16 pages; a page has 4,096 buckets; a bucket is one line of 64 bytes with 8 keys, and each slot
-// has the number of its row. One partition after the other gets a page more, and from 16 pages it splits (linear hashing
+// Index: partitions of 16 to 32 pages; a page has 2,048 buckets; a bucket is one line of 64 bytes with 8 keys, and each slot
+// has the number of its row. One partition after the other gets a page more, and from 32 pages it splits (linear hashing
 // with partial expansions), so the table grows a little in each step and never stops to rehash.
-// Rows are in slabs that never move: values, then state. Behind the rows of a slab are the times of their last updates,
-// where the table has an expiry (HAS_TIMES).
+// Rows are in slabs that never move: values, then state words, then state per row. Beside a slab are the marks of its rows,
+// where the table has them: a stamp of the last update's time, and a bit for rows that changed since the last drain.
 //
 // A step: insert (find or add every id, 8 lanes per id), place (number the distinct slots), sum (gradients per distinct
 // slot), update (one optimizer step per distinct slot). Lookups use find and pool.
 //
-// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STRIDE (words of a row), LANES, INIT_KIND,
-// CHECK_FINITE, ROUND_HALF, and the rule of the optimizer before this text (rules.cuh). No fused multiply-add, so that
-// results equal those of the host wherever sums have one order.
-
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+// Compiled with DIM, DIM4 and PADDED (columns, in fours, rounded up), STRIDE (words of a row), LANES, SLICES, EACH_SLICE,
+// MOST_STATES, HAS_PASSES and CHECK_FINITE, behind common.cuh and the namespace of each slice (rules.cuh, slices.cuh). No
+// fused multiply-add, so that results equal those of the host wherever sums have one order.
 
 #define EMPTY 0x8000000000000000ull
 #define NONE 0xffffffffu
-#define BUCKETS 4096u
-#define SLOTS 32768u
-#define MOST_PAGES 16u
-#define SPLIT_PAGES 9u
+#define BUCKETS 2048u
+#define SLOTS 16384u
+#define MOST_PAGES 32u
+#define SPLIT_PAGES 17u
 #define SPECIAL 0xfffffffeu  // slot of the id whose bits are EMPTY
 #define SKIPPED 0xfffffffdu  // slot and row of an id that counts nowhere
 
@@ -37,7 +33,9 @@ struct Index {
 
 struct Slabs {
   float** slabs;
-  u32 shift;  // rows of a slab = 2^shift
+  u16** stamps;   // per slab the stamps of its rows; null where the table has no times
+  u32** touched;  // per slab a bit per row; null before the first drain
+  u32 shift;      // rows of a slab = 2^shift
 };
 
 // Device counters, one struct per table.
@@ -52,13 +50,6 @@ __device__ __forceinline__ u64 mix(u64 x) {
   x ^= 0x2d358dccaa6c78a5ull;
   const u64 low = x * 0x9e3779b97f4a7c15ull;
   return low ^ __umul64hi(x, 0x9e3779b97f4a7c15ull);
-}
-
-__device__ __forceinline__ u64 scramble(u64 x) {
-  x += 0x9e3779b97f4a7c15ull;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
-  return x ^ (x >> 31);
 }
 
 // The pages of a key's partition, and how many buckets they have.
@@ -88,23 +79,45 @@ __device__ __forceinline__ float* row_at(const Slabs slabs, u32 row) {
   return slabs.slabs[row >> slabs.shift] + (u64)(row & ((1u << slabs.shift) - 1u)) * STRIDE;
 }
 
-#if HAS_TIMES
-__device__ __forceinline__ u32& time_of(const Slabs slabs, u32 row) {
-  u32* times = (u32*)(slabs.slabs[row >> slabs.shift] + ((u64)STRIDE << slabs.shift));
-  return times[row & ((1u << slabs.shift) - 1u)];
+// Marks a row as changed.
+__device__ __forceinline__ void touch(const Slabs& slabs, u32 row) {
+  if (!slabs.touched) return;
+  const u32 at = row & ((1u << slabs.shift) - 1u);
+  u32* word = slabs.touched[row >> slabs.shift] + at / 32;
+  const u32 bit = 1u << (at % 32);
+  if (!(*(volatile u32*)word & bit)) atomicOr(word, bit);
 }
-#endif
 
-__device__ __forceinline__ float unit_float(u64 bits) { return (float)(bits >> 40) * 0x1p-24f; }
+__device__ __forceinline__ bool is_touched(const Slabs& slabs, u32 row) {
+  const u32 at = row & ((1u << slabs.shift) - 1u);
+  return slabs.touched[row >> slabs.shift][at / 32] >> (at % 32) & 1u;
+}
 
-// The first value of one column: the same numbers as the host's initializers.
-__device__ __forceinline__ float first_value(u64 draw, u32 column, float low, float width, float largest) {
-#if INIT_KIND == 1
-  const u64 bits = scramble(draw + column / 2);
-  return fminf(low + unit_float(column & 1 ? bits << 24 : bits) * width, largest);
-#else
-  return low;
-#endif
+__device__ __forceinline__ u16& stamp_of(const Slabs& slabs, u32 row) {
+  return slabs.stamps[row >> slabs.shift][row & ((1u << slabs.shift) - 1u)];
+}
+
+// Later times have larger stamps, so a late update does not make a row older.
+__device__ __forceinline__ void mark(const Slabs& slabs, u32 row, u32 stamp) {
+  if (slabs.stamps && stamp_of(slabs, row) < stamp) stamp_of(slabs, row) = (u16)stamp;
+  touch(slabs, row);
+}
+
+// The slice of a column. Columns behind the last slice fill the row up to a multiple of four.
+__device__ __forceinline__ float first_value(u64 key_hash, u32 column, const First& first) {
+#define FIRST_OF(slice) \
+  if (slice::kIsLast || column < slice::kEnd) return slice::first_value(key_hash, column, first);
+  EACH_SLICE(FIRST_OF)
+#undef FIRST_OF
+  return 0.0f;
+}
+
+__device__ __forceinline__ float first_state(u32 word, u32 column) {
+#define STATE_OF(slice) \
+  if (slice::kIsLast || column < slice::kEnd) return word < slice::kStates ? slice::first_state(word) : 0.0f;
+  EACH_SLICE(STATE_OF)
+#undef STATE_OF
+  return 0.0f;
 }
 
 // Eight lanes look for one key from a bucket on. Returns its slot, page * SLOTS + place, or NONE; then `empty` is the first
@@ -193,7 +206,7 @@ __device__ __forceinline__ void copy_values(const float* values, float* target, 
 
 // Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros.
 extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
-                                       int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+                                       int miss_is_initial, First first_values, float* out) {
   GROUP_OF_8
   const u32 first = (thread >> 3) * 2;
   if (first >= count) return;
@@ -223,9 +236,9 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
       copy_values(row_at(slabs, rows[k]), target, lane);
       continue;
     }
-    const u64 draw = scramble(seed ^ scramble(keys[k]));
+    const u64 key_hash = scramble(keys[k]);
     for (u32 column = lane; column < DIM; column += 8) {
-      target[column] = miss_is_initial ? first_value(draw, column, low, width, largest) : 0.0f;
+      target[column] = miss_is_initial ? first_value(key_hash, column, first_values) : 0.0f;
     }
   }
 }
@@ -270,7 +283,7 @@ __device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters
 // Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state. With
 // `values_out`, the values of new rows go there too, and `is_read` tells for which ids; read_slots does the others.
 extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
-                                       u64 seed, float low, float width, float largest, float* values_out,
+                                       First first_values, float* values_out,
                                        unsigned char* is_read) {
   // Rows of this block: one atomic on the counter of the table for all of them, which is the bottleneck otherwise.
   __shared__ u32 added;
@@ -298,21 +311,22 @@ extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* count
   }
   number = __shfl_sync(mask, number, 0, 8);
   float* values = row_at(slabs, number);
-  const u64 draw = scramble(seed ^ scramble(key));
+  const u64 key_hash = scramble(key);
   for (u32 column = lane; column < PADDED; column += 8) {
-    const float value = column < DIM ? first_value(draw, column, low, width, largest) : 0.0f;
+    const float value = column < DIM ? first_value(key_hash, column, first_values) : 0.0f;
     values[column] = value;
     if (values_out && column < DIM) values_out[(u64)which * DIM + column] = value;
   }
   if (is_read && lane == 0) is_read[which] = 1;
-  for (u32 word = 0; word < STATES; ++word) {
-    for (u32 column = lane; column < PADDED; column += 8) values[(1 + word) * PADDED + column] = first_state(word);
+  for (u32 word = 0; word < MOST_STATES; ++word) {
+    for (u32 column = lane; column < PADDED; column += 8) values[(1 + word) * PADDED + column] = first_state(word, column);
   }
   if (lane == 0) {
-    first_extra(values + PADDED * (1 + STATES));
-#if HAS_TIMES
-    time_of(slabs, number) = 0;
-#endif
+#define EXTRA_OF(slice) slice::first_extra(values + slice::kExtra);
+    EACH_SLICE(EXTRA_OF)
+#undef EXTRA_OF
+    if (slabs.stamps) stamp_of(slabs, number) = 0;
+    touch(slabs, number);
   }
 }
 
@@ -369,11 +383,24 @@ extern "C" __global__ void clear_sums(float4* sums, const u32* distinct) {
   for (u64 at = blockIdx.x * (u64)blockDim.x + threadIdx.x; at < count; at += (u64)gridDim.x * blockDim.x) sums[at] = zero;
 }
 
+__device__ __forceinline__ void add_vector(float4* sum, float4 value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(value.x), "f"(value.y), "f"(value.z),
+               "f"(value.w)
+               : "memory");
+#else
+  atomicAdd(&sum->x, value.x);
+  atomicAdd(&sum->y, value.y);
+  atomicAdd(&sum->z, value.z);
+  atomicAdd(&sum->w, value.w);
+#endif
+}
+
 // Adds the gradient of every occurrence to the sum of its slot, DIM4 lanes each. A block sums up to HOT places in shared
 // memory first: the first occurrence claims an entry, and a hot id claims one in almost every block.
 extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, const u32* bags, const i64* offsets, u32 count,
                                          int is_mean, const float* grads, float4* sums) {
-  __shared__ float hot[HOT * PADDED];
+  __shared__ __align__(16) float hot[HOT * PADDED];
   __shared__ u32 claims[HOT];
   for (u32 at = threadIdx.x; at < HOT * PADDED; at += blockDim.x) hot[at] = 0;
   for (u32 at = threadIdx.x; at < HOT; at += blockDim.x) claims[at] = NONE;
@@ -413,23 +440,13 @@ extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, c
       atomicAdd(sum + 2, value.z);
       atomicAdd(sum + 3, value.w);
     } else {
-      float4* sum = sums + (u64)place * DIM4 + lane;
-#if __CUDA_ARCH__ >= 900
-      asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(value.x), "f"(value.y), "f"(value.z),
-                   "f"(value.w)
-                   : "memory");
-#else
-      atomicAdd(&sum->x, value.x);
-      atomicAdd(&sum->y, value.y);
-      atomicAdd(&sum->z, value.z);
-      atomicAdd(&sum->w, value.w);
-#endif
+      add_vector(sums + (u64)place * DIM4 + lane, value);
     }
   }
   __syncthreads();
-  for (u32 at = threadIdx.x; at < HOT * PADDED; at += blockDim.x) {
-    const u32 place = claims[at / PADDED];
-    if (place != NONE) atomicAdd((float*)sums + (u64)place * PADDED + at % PADDED, hot[at]);
+  for (u32 at = threadIdx.x; at < HOT * DIM4; at += blockDim.x) {
+    const u32 place = claims[at / DIM4];
+    if (place != NONE) add_vector(sums + (u64)place * DIM4 + at % DIM4, ((const float4*)hot)[at]);
   }
 }
 
@@ -439,34 +456,14 @@ __device__ __forceinline__ bool is_finite(float4 value) {
 }
 #endif
 
-#if ROUND_HALF
-// One of the two half-precision values around `value`, by the draw; the same as on the host.
-__device__ __forceinline__ float round_to_half(float value, float draw) {
-  float magnitude = fabsf(value);
-  if (magnitude > 65504.0f) magnitude = 65504.0f;
-  const float power = __uint_as_float(__float_as_uint(magnitude) & 0x7f800000u);
-  const float spacing = (power < 0x1p-14f ? 0x1p-14f : power) * 0x1p-10f;
-  const float position = magnitude / spacing;
-  const float below = floorf(position);
-  return copysignf((draw < position - below ? below + 1.0f : below) * spacing, value);
-}
-
-__device__ __forceinline__ void round_row(float* values, u32 lane, u64 key, u64 seed, step_t step_number) {
-  const u64 draw = scramble(scramble(seed ^ scramble(key)) ^ (u64)step_number);
-  for (u32 column = lane; column < DIM; column += LANES) {
-    values[column] = round_to_half(values[column], unit_float(scramble(draw + column)));
-  }
-}
-#endif
-
 __device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
   return slot == SPECIAL ? EMPTY : index.keys[slot / SLOTS][slot % SLOTS];
 }
 
-__device__ __forceinline__ void stamp(const Slabs& slabs, u32 number, u32 time_s) {
-#if HAS_TIMES
-  if (time_s != 0 && time_of(slabs, number) < time_s) time_of(slabs, number) = time_s;
-#endif
+__device__ __forceinline__ void round_row(float* row, u32 lane, u64 key, u64 seed, i64 step_number) {
+#define ROUND_OF(slice) slice::round_values(row, lane, key, seed, step_number);
+  EACH_SLICE(ROUND_OF)
+#undef ROUND_OF
 }
 
 #define GROUP_OF_LANES                                                                       \
@@ -477,17 +474,46 @@ __device__ __forceinline__ void stamp(const Slabs& slabs, u32 number, u32 time_s
   const u32 count = *distinct;                                                               \
   const u32 stride = gridDim.x * groups;
 
-#if PASSES == 0
+#if !HAS_PASSES
+#define EXTRA_OF(slice) slice::Extra of_##slice;
+struct Extras {
+  EACH_SLICE(EXTRA_OF)
+};
+#undef EXTRA_OF
+
+__device__ __forceinline__ void load_extras(Extras& extras, const float* row, const Rates& rates, i64 step_number) {
+#define LOAD_OF(slice) extras.of_##slice = slice::load_extra(row + slice::kExtra, rates.of[slice::kNumber], step_number);
+  EACH_SLICE(LOAD_OF)
+#undef LOAD_OF
+}
+
+__device__ __forceinline__ void store_extras(const Extras& extras, float* row, i64 step_number) {
+#define STORE_OF(slice) slice::store_extra(row + slice::kExtra, extras.of_##slice, step_number);
+  EACH_SLICE(STORE_OF)
+#undef STORE_OF
+}
+
+__device__ __forceinline__ void step_column(u32 column, float& value, float* state, u32 apart, float gradient,
+                                            const Rates& rates, const Extras& extras) {
+#define STEP_OF(slice)                                                                             \
+  if (slice::kIsLast || column < slice::kEnd) {                                                    \
+    slice::step(value, state, apart, gradient, rates.of[slice::kNumber], extras.of_##slice);       \
+    return;                                                                                        \
+  }
+  EACH_SLICE(STEP_OF)
+#undef STEP_OF
+}
+
 // One optimizer step per distinct slot, LANES lanes each, four rows in flight. A gradient that is not finite changes
 // nothing.
 extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
                                        u64 seed) {
   GROUP_OF_LANES
   for (u32 first = blockIdx.x * groups + group; first < count; first += 4 * stride) {
     float* row[4];
     u32 number[4];
-    Extra extra[4];
+    Extras extra[4];
 #pragma unroll
     for (u32 k = 0; k < 4; ++k) {
       const u32 which = first + k * stride;
@@ -496,14 +522,14 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
         const u32 slot = distinct_slots[which];
         number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
         row[k] = row_at(slabs, number[k]);
-        extra[k] = load_extra(row[k] + PADDED * (1 + STATES), rate, step_number);
+        load_extras(extra[k], row[k], rates, step_number);
       }
     }
     for (u32 base = 0; base < DIM4; base += LANES) {
       const u32 column = base + lane;
       float4 gradient[4];
       float4 values[4];
-      float4 state[4][STATES + 1];
+      float4 state[4][MOST_STATES + 1];
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
         gradient[k] = make_float4(0, 0, 0, 0);
@@ -511,7 +537,7 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
           gradient[k] = __ldcg(sums + (u64)(first + k * stride) * DIM4 + column);
           values[k] = __ldcg((const float4*)row[k] + column);
 #pragma unroll
-          for (u32 s = 0; s < STATES; ++s) state[k][s] = __ldcg((const float4*)(row[k] + (s + 1) * PADDED) + column);
+          for (u32 s = 0; s < MOST_STATES; ++s) state[k][s] = __ldcg((const float4*)(row[k] + (s + 1) * PADDED) + column);
         }
       }
 #if CHECK_FINITE
@@ -531,25 +557,25 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
 #pragma unroll
       for (u32 k = 0; k < 4; ++k) {
         if (row[k] && column < DIM4) {
-          step(values[k].x, &state[k][0].x, 4, gradient[k].x, rate, extra[k]);
-          step(values[k].y, &state[k][0].y, 4, gradient[k].y, rate, extra[k]);
-          step(values[k].z, &state[k][0].z, 4, gradient[k].z, rate, extra[k]);
-          step(values[k].w, &state[k][0].w, 4, gradient[k].w, rate, extra[k]);
+          step_column(column * 4 + 0, values[k].x, &state[k][0].x, 4, gradient[k].x, rates, extra[k]);
+          step_column(column * 4 + 1, values[k].y, &state[k][0].y, 4, gradient[k].y, rates, extra[k]);
+          step_column(column * 4 + 2, values[k].z, &state[k][0].z, 4, gradient[k].z, rates, extra[k]);
+          step_column(column * 4 + 3, values[k].w, &state[k][0].w, 4, gradient[k].w, rates, extra[k]);
           __stcg((float4*)row[k] + column, values[k]);
 #pragma unroll
-          for (u32 s = 0; s < STATES; ++s) __stcg((float4*)(row[k] + (s + 1) * PADDED) + column, state[k][s]);
+          for (u32 s = 0; s < MOST_STATES; ++s) __stcg((float4*)(row[k] + (s + 1) * PADDED) + column, state[k][s]);
         }
       }
     }
 #pragma unroll
     for (u32 k = 0; k < 4; ++k) {
-#if ROUND_HALF
+#if ROUNDS
       __syncwarp(mask);
       if (row[k]) round_row(row[k], lane, key_of(index, distinct_slots[first + k * stride]), seed, step_number);
 #endif
       if (row[k] && lane == 0) {
-        store_extra(row[k] + PADDED * (1 + STATES), extra[k], step_number);
-        stamp(slabs, number[k], time_s);
+        store_extras(extra[k], row[k], step_number);
+        mark(slabs, number[k], stamp);
       }
     }
   }
@@ -557,7 +583,7 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
 #else
 // The same for rules that look at a whole row. The terms of a pass are added in the order of the columns, as on the host.
 extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, float rate, u32 time_s, step_t step_number,
+                                       const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
                                        u64 seed) {
   __shared__ float terms[256 / LANES * PADDED];
   GROUP_OF_LANES
@@ -572,23 +598,14 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
     for (u32 column = lane; column < DIM; column += LANES) fine = fine && isfinite(gradient[column]);
     if (!__all_sync(mask, fine)) continue;
 #endif
-    Extra extra = load_extra(row + PADDED * (1 + STATES), rate, step_number);
-    for (int number_of_pass = 0; number_of_pass < PASSES; ++number_of_pass) {
-      for (u32 column = lane; column < DIM; column += LANES) {
-        own[column] = pass(number_of_pass, row[column], row + PADDED + column, PADDED, gradient[column], rate, extra);
-      }
-      __syncwarp(mask);
-      for (u32 column = 0; column < DIM; ++column) add(number_of_pass, extra, own[column]);
-      finish(number_of_pass, extra, rate);
-      __syncwarp(mask);
-    }
-#if ROUND_HALF
+#define UPDATE_OF(slice) slice::update(row, gradient, own, lane, mask, rates.of[slice::kNumber], step_number);
+    EACH_SLICE(UPDATE_OF)
+#undef UPDATE_OF
+#if ROUNDS
+    __syncwarp(mask);
     round_row(row, lane, key_of(index, slot), seed, step_number);
 #endif
-    if (lane == 0) {
-      store_extra(row + PADDED * (1 + STATES), extra, step_number);
-      stamp(slabs, number, time_s);
-    }
+    if (lane == 0) mark(slabs, number, stamp);
   }
 }
 #endif
@@ -615,7 +632,7 @@ extern "C" __global__ void sum_in_order(const i64* order, const i64* starts, con
 
 // Pools the rows of every bag, DIM4 lanes each; absent ids give their first values or zeros.
 extern "C" __global__ void pool_rows(Slabs slabs, const u32* rows, const i64* ids, const i64* offsets, u32 bags, int is_mean,
-                                     int miss_is_initial, u64 seed, float low, float width, float largest, float* out) {
+                                     int miss_is_initial, First first_values, float* out) {
   const u32 groups = blockDim.x / DIM4;
   const u32 group = threadIdx.x / DIM4;
   const u32 lane = threadIdx.x % DIM4;
@@ -630,11 +647,11 @@ extern "C" __global__ void pool_rows(Slabs slabs, const u32* rows, const i64* id
     if (row < SKIPPED) {
       value = __ldcg((const float4*)row_at(slabs, row) + lane);
     } else if (row == NONE && miss_is_initial) {
-      const u64 draw = scramble(seed ^ scramble((u64)ids[at]));
-      value.x = first_value(draw, lane * 4, low, width, largest);
-      value.y = first_value(draw, lane * 4 + 1, low, width, largest);
-      value.z = first_value(draw, lane * 4 + 2, low, width, largest);
-      value.w = first_value(draw, lane * 4 + 3, low, width, largest);
+      const u64 key_hash = scramble((u64)ids[at]);
+      value.x = first_value(key_hash, lane * 4, first_values);
+      value.y = first_value(key_hash, lane * 4 + 1, first_values);
+      value.z = first_value(key_hash, lane * 4 + 2, first_values);
+      value.w = first_value(key_hash, lane * 4 + 3, first_values);
     }
     sum.x += value.x;
     sum.y += value.y;
@@ -727,38 +744,58 @@ extern "C" __global__ void list_keys(Index index, const Counters* counters, i64*
   }
 }
 
-// Copies whole rows and their times out (to_rows = 0) or in (1).
-extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count, float* flat, u32* times, int to_rows) {
+// The ids of rows that changed since the last drain, as list_keys. Without `ids` the kernel only counts.
+extern "C" __global__ void list_touched(Index index, Slabs slabs, const Counters* counters, i64* ids, u32* cursor) {
+  for (u32 page = blockIdx.x; page < index.places; page += gridDim.x) {
+    if (!index.keys[page]) continue;
+    for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
+      const u64 key = index.keys[page][slot];
+      if (key == EMPTY || !is_touched(slabs, index.rows[page][slot])) continue;
+      const u32 at = atomicAdd(cursor, 1u);
+      if (ids) ids[at] = (i64)key;
+    }
+  }
+  if (blockIdx.x == 0 && threadIdx.x == 0 && counters->special != NONE && is_touched(slabs, counters->special)) {
+    const u32 at = atomicAdd(cursor, 1u);
+    if (ids) ids[at] = (i64)EMPTY;
+  }
+}
+
+// Copies whole rows and their stamps out (to_rows = 0) or in (1). Rows that come in count as changed.
+extern "C" __global__ void copy_rows(Slabs slabs, const u32* numbers, u32 count, float* flat, int* stamps, int to_rows) {
   const u64 total = (u64)count * STRIDE;
   for (u64 at = blockIdx.x * (u64)blockDim.x + threadIdx.x; at < total; at += (u64)gridDim.x * blockDim.x) {
     const u32 number = numbers[at / STRIDE];
-    if (number == NONE) continue;
+    if (number >= SKIPPED) continue;
     float* place = row_at(slabs, number) + at % STRIDE;
+    const bool is_first = at % STRIDE == 0;
     if (to_rows) {
       *place = flat[at];
-#if HAS_TIMES
-      if (at % STRIDE == 0) time_of(slabs, number) = times[at / STRIDE];
-#endif
+      if (is_first && slabs.stamps) stamp_of(slabs, number) = (u16)stamps[at / STRIDE];
+      if (is_first) touch(slabs, number);
     } else {
       flat[at] = *place;
-#if HAS_TIMES
-      if (at % STRIDE == 0) times[at / STRIDE] = time_of(slabs, number);
-#endif
+      if (is_first) stamps[at / STRIDE] = slabs.stamps ? stamp_of(slabs, number) : 0;
     }
   }
 }
 
-#if HAS_TIMES
-extern "C" __global__ void read_times(Slabs slabs, const u32* numbers, u32 count, u32* times) {
+extern "C" __global__ void read_stamps(Slabs slabs, const u32* numbers, u32 count, int* stamps) {
   const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
-  if (which < count) times[which] = time_of(slabs, numbers[which]);
+  if (which < count) stamps[which] = stamp_of(slabs, numbers[which]);
 }
-#endif
+
+// Replaces the stamps of all rows, when the times behind them are numbered again.
+extern "C" __global__ void replace_stamps(Slabs slabs, const Counters* counters, const int* replacements) {
+  for (u32 row = blockIdx.x * blockDim.x + threadIdx.x; row < counters->rows; row += gridDim.x * blockDim.x) {
+    stamp_of(slabs, row) = (u16)replacements[stamp_of(slabs, row)];
+  }
+}
 
 // Row number of every slot of insert_keys.
 extern "C" __global__ void rows_of_slots(Index index, const Counters* counters, const u32* slots, u32 count, u32* out) {
   const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
   if (which >= count) return;
   const u32 slot = slots[which];
-  out[which] = slot == NONE ? NONE : slot == SPECIAL ? counters->special : row_number(index, slot);
+  out[which] = slot == NONE || slot == SKIPPED ? NONE : slot == SPECIAL ? counters->special : row_number(index, slot);
 }

@@ -29,6 +29,8 @@ _WORDS = {
 }
 """State words per column and per row, by kind of optimizer."""
 
+_KINDS_WITH_PASSES = frozenset({"group_adagrad", "group_ftrl"})
+
 
 @dataclass(frozen=True, slots=True)
 class Rule:
@@ -38,6 +40,8 @@ class Rule:
     """Words of state per column."""
     extra: int
     """Words of state per row."""
+    has_passes: bool
+    """Whether the rule looks at a whole row."""
     constants: dict[str, object]
     """Macros that choose the rule and its settings."""
 
@@ -59,7 +63,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
         )
     constants: dict[str, object] = {f"RULE_{base.kind.upper()}": 1}
     constants |= {f"SETTING_{name.upper()}": _number(value) for name, value in base.settings().items()}
-    return Rule(*words, constants)
+    return Rule(*words, base.kind in _KINDS_WITH_PASSES, constants)
 
 
 def _number(value: float) -> str:

@@ -8,38 +8,36 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
-from importlib.resources import files
 from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError, ExpiryRefused
-from monolith.embedding import Fp16, Fp32, NoFilter, RandomUniform, Table, TableSpec
-from monolith.embedding.initializers import Initializer
-from monolith.embedding.specs import NEVER_EXPIRES_DAYS
+from monolith.embedding import NoFilter, Table, TableSpec
+from monolith.embedding.expiry import has_expiry
+from monolith.nn.gpu.admission import Doorkeeper
+from monolith.nn.gpu.event_times import EventTimes
 from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
-from monolith.nn.gpu.rules import rule_of
+from monolith.nn.gpu.row_memory import RowMemory
+from monolith.nn.gpu.source import RowLayout, check_spec, first_values, kernel_text
 
-__all__ = ["Found", "GpuTable", "kernel_text"]
+__all__ = ["Found", "GpuTable"]
 
 Mode: TypeAlias = Literal["sum", "mean"]
 
 _COPIED_ROWS = 1 << 20
 """Rows per copy between device and host."""
 
-_SLAB_BYTES = 64 << 20
 _SLOTS_OF_IDS = 1 << 15
 _SKIPPED = -3
 """SKIPPED of the kernels, as int32."""
-_MOST_COLUMNS = 1024
 _GUARDED_ROWS = 1000
 _MOST_EXPIRED = 0.8
 """Share of the rows that an eviction may drop without ``force``; the same as on the host."""
-_U64 = (1 << 64) - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,15 +54,14 @@ class Found:
     """Shape of the index and number of evictions; rows and slots are valid as long as both stay."""
 
 
-class _SlabArgument(ctypes.Structure):
-    _fields_ = (("slabs", ctypes.c_void_p), ("shift", ctypes.c_uint32))
-
-
 class GpuTable:
-    """A table with one slice on a GPU. Rows of a table without an expiry have no times.
+    """A table on a GPU.
+
+    Rows keep their times where they can expire. ``drain_touched`` starts to keep which rows changed. A table with an
+    admission filter asks the filter in host memory, so its updates wait for the GPU.
 
     Args:
-        spec: The table, without an admission filter.
+        spec: The table.
         device: The GPU.
 
     Raises:
@@ -72,39 +69,36 @@ class GpuTable:
     """
 
     def __init__(self, spec: TableSpec, device: str | torch.device = "cuda") -> None:
-        _check_spec(spec)
+        check_spec(spec)
         if not torch.cuda.is_available():
             raise ConfigError(f"device is {str(device)!r}, and torch finds no GPU; use device='cpu'")
         self.spec = spec
         self.dim = spec.dim
         self.device = torch.device(device)
-        piece = spec.slices[0]
-        rule = rule_of(piece.optimizer)
-        self._padded = -(-self.dim // 4) * 4
-        self._states, self._extra = rule.states, rule.extra
-        words = self._padded * (1 + rule.states) + rule.extra
-        self._stride = -(-words // 4) * 4
-        self._slab_words = self._stride + _has_times(spec)
-        self._first, _ = _first_values(piece.initializer, spec)
-        text = kernel_text(spec)
+        self._layout = RowLayout.of(spec)
+        self._padded, self._stride = self._layout.padded, self._layout.stride
+        self._first = first_values(spec)
+        self._times = EventTimes() if has_expiry(spec) else None
+        self._doorkeeper = None if isinstance(spec.admission, NoFilter) else Doorkeeper(spec)
         with torch.cuda.device(self.device):
             torch.cuda.current_stream()  # makes the context
             torch.zeros(1, device=self.device)
-            self._program = Program(text, self.device)
+            self._program = Program(kernel_text(spec), self.device)
             self._index = IndexMemory(self._program, self.device)
             none = -1  # NONE as int32
             self._counters = torch.tensor([0, none, 0, 0], dtype=torch.int32, device=self.device)
             self._copied = torch.zeros(4, dtype=torch.int32).pin_memory()
             self._copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self._rows = RowMemory(self._stride, self.device, has_stamps=self._times is not None)
         self._is_copying = False
         self._is_empty = True
         self._evictions = 0
         self._known_rows = 0
         self._rows_since = 0
         self._rows_since_copy = 0
-        self._slab_shift = max(4, (_SLAB_BYTES // (self._stride * 4)).bit_length() - 1)
-        self._slabs: list[Tensor] = []
-        self._slab_pointers = torch.zeros(1024, dtype=torch.int64, device=self.device)
+        self._changed: list[Tensor] = []
+        """Ids of changes that the marks of rows do not have: those before an eviction, and removed ids."""
+        self._clock_s = 0
         self.step = 0
 
     # --- reading ---
@@ -117,12 +111,12 @@ class GpuTable:
             "find_values",
             -(-len(ids) // 2) * 8,
             self._index.argument,
-            self._slab_argument(),
+            self._rows.argument,
             self._counters,
             ids,
             _u32(len(ids)),
             ctypes.c_int(self.spec.on_miss == "initial"),
-            *self._first,
+            self._first,
             out,
         )
         return out
@@ -152,17 +146,21 @@ class GpuTable:
             "pool_rows",
             -(-bags // groups),
             threads,
-            self._slab_argument(),
+            self._rows.argument,
             found.rows,
             found.ids,
             ctypes.c_void_p(0) if offsets is None else self._check_ids(offsets),
             _u32(bags),
             ctypes.c_int(mode == "mean"),
             ctypes.c_int(self.spec.on_miss == "initial"),
-            *self._first,
+            self._first,
             out,
         )
         return out
+
+    def contains(self, ids: Tensor) -> Tensor:
+        """Return for every id whether it has a row, (N,) bool."""
+        return self.find(ids).rows != -1
 
     # --- writing ---
 
@@ -171,12 +169,13 @@ class GpuTable:
         ids: Tensor,
         grads: Tensor,
         *,
-        learning_rate: float | None = None,
+        learning_rates: ArrayLike | None = None,
         time_s: int = 0,
         step: int | None = None,
+        counts: Tensor | None = None,
     ) -> None:
-        """Take one optimizer step per distinct id; the gradients of equal ids are summed."""
-        self.apply(self.find(ids), None, grads, learning_rate=learning_rate, time_s=time_s, step=step)
+        """Take one optimizer step per distinct id; the gradients of equal ids are summed. See ``apply``."""
+        self.apply(self.find(ids), None, grads, learning_rates=learning_rates, time_s=time_s, step=step, counts=counts)
 
     def apply_pooled_gradients(
         self,
@@ -185,12 +184,12 @@ class GpuTable:
         grads: Tensor,
         mode: Mode = "sum",
         *,
-        learning_rate: float | None = None,
+        learning_rates: ArrayLike | None = None,
         time_s: int = 0,
         step: int | None = None,
     ) -> None:
         """Take one optimizer step per distinct id from the gradients of ``lookup_pooled``'s result."""
-        self.apply(self.find(ids), offsets, grads, mode, learning_rate=learning_rate, time_s=time_s, step=step)
+        self.apply(self.find(ids), offsets, grads, mode, learning_rates=learning_rates, time_s=time_s, step=step)
 
     def apply(
         self,
@@ -199,23 +198,26 @@ class GpuTable:
         grads: Tensor,
         mode: Mode = "sum",
         *,
-        learning_rate: float | None = None,
+        learning_rates: ArrayLike | None = None,
         time_s: int = 0,
         step: int | None = None,
+        counts: Tensor | None = None,
     ) -> None:
         """Take one optimizer step per distinct id of ``find``, from the gradients of ``pool``'s result.
 
-        Ids without a row get one. Rows that came or moved since ``find`` are looked for again. A gradient with NaN or
-        Inf changes nothing, unless ``nan_gradients`` of the spec is "pass".
+        Ids without a row get one, if the admission filter of the table lets them in. Rows that came or moved since
+        ``find`` are looked for again. A gradient with NaN or Inf changes nothing, unless ``nan_gradients`` of the spec
+        is "pass".
 
         Args:
             found: Places of the ids.
             offsets: Bags of the ids; None = one gradient per id.
             grads: Gradients of the bags, or of the ids.
             mode: How the bags were pooled.
-            learning_rate: Rate of this step; None = that of the spec.
+            learning_rates: One rate per slice; None = those of the spec.
             time_s: Event time of the rows.
             step: Number of the step for rates and rules; None = the updates so far.
+            counts: Sightings behind each id, for admission; None = one each.
         """
         number = self.step if step is None else step
         ids = found.ids
@@ -224,13 +226,17 @@ class GpuTable:
             offsets = self._check_ids(offsets)
         expected = (count if offsets is None else len(offsets) - 1, self.dim)
         if tuple(grads.shape) != expected:
-            raise DimensionMismatch(f"gradients have shape {tuple(grads.shape)}, expected {expected}; check the ids")
+            raise DimensionMismatch(
+                f"gradients of table {self.spec.name!r} have shape {tuple(grads.shape)}, expected {expected}"
+            )
         if count == 0:
             return
         bags = None if offsets is None else self._number_bags(offsets, count)
         grads = grads.detach().to(self.device, torch.float32).contiguous()
         self._reserve(count)
         slots = found.slots if found.version == self._version else self.find(ids, found.skipped).slots
+        if self._doorkeeper is not None:
+            self._refuse_new(self._doorkeeper, ids, slots, counts)
         self._insert(ids, slots)
         capacity = 1 << (2 * count - 1).bit_length()
         scratch = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
@@ -266,18 +272,50 @@ class GpuTable:
             2 * blocks,
             256,
             self._index.argument,
-            self._slab_argument(),
+            self._rows.argument,
             self._counters,
             distinct_slots,
             distinct,
             sums,
-            ctypes.c_float(float(self.spec.slices[0].rate(number)) if learning_rate is None else learning_rate),
-            _u32(time_s),
+            self._rates(learning_rates, number),
+            _u32(self._stamp(time_s)),
             ctypes.c_int64(number),
             ctypes.c_uint64(self.spec.seed),
         )
         self.step += 1
         self._note_rows(count)
+
+    def _refuse_new(self, doorkeeper: Doorkeeper, ids: Tensor, slots: Tensor, counts: Tensor | None) -> None:
+        """Skip the ids without a row that the admission filter refuses. The call waits for the GPU."""
+        absent = (slots == -1).nonzero().flatten()
+        if not len(absent):
+            return
+        sightings = None if counts is None else counts.to(self.device)[absent].cpu().numpy()
+        is_admitted = doorkeeper.admit(ids[absent].cpu().numpy(), sightings)
+        slots[absent[torch.from_numpy(~is_admitted).to(self.device)]] = _SKIPPED
+
+    def _rates(self, learning_rates: ArrayLike | None, step: int) -> ctypes.Array[ctypes.c_float]:
+        rates = self.spec.learning_rates_at(step) if learning_rates is None else np.ravel(learning_rates)
+        if len(rates) != len(self.spec.slices):
+            raise DimensionMismatch(
+                f"learning_rates has {len(rates)} numbers, expected {len(self.spec.slices)}, one per slice of table "
+                f"{self.spec.name!r}"
+            )
+        return (ctypes.c_float * len(rates))(*map(float, rates))
+
+    def _stamp(self, time_s: int) -> int:
+        """Return the stamp of an update at an event time; 0 in a table without times."""
+        self._clock_s = max(self._clock_s, time_s)
+        if self._times is None:
+            return 0
+        stamp, replacements = self._times.stamp(time_s)
+        self._replace_stamps(replacements)
+        return stamp
+
+    def _replace_stamps(self, replacements: NDArray[np.int32] | None) -> None:
+        if replacements is not None:
+            moved = torch.from_numpy(replacements).to(self.device)
+            self._program.launch("replace_stamps", 4096, 256, self._rows.argument, self._counters, moved)
 
     def find_or_insert(self, ids: Tensor) -> Tensor:
         """Return the row of every id, (N, D); ids without a row get one with their first values."""
@@ -291,7 +329,7 @@ class GpuTable:
             "read_slots",
             len(ids) * 8,
             self._index.argument,
-            self._slab_argument(),
+            self._rows.argument,
             self._counters,
             slots,
             _u32(len(ids)),
@@ -313,14 +351,14 @@ class GpuTable:
         Raises:
             ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
         """
-        if not _has_times(self.spec):
+        if self._times is None:
             return 0
         ids, numbers = self._list_keys()
         if not len(ids):
             return 0
-        times = torch.empty(len(ids), dtype=torch.int32, device=self.device)
-        self._launch("read_times", len(ids), self._slab_argument(), numbers, _u32(len(ids)), times)
-        seconds = times.long() & 0xFFFFFFFF
+        stamps = torch.empty(len(ids), dtype=torch.int32, device=self.device)
+        self._launch("read_stamps", len(ids), self._rows.argument, numbers, _u32(len(ids)), stamps)
+        seconds = torch.from_numpy(self._times.seconds).to(self.device)[stamps.long()]
         clock = int(seconds.max()) if now_s is None else now_s
         is_kept = clock - seconds < self._lives_s(ids)
         count = int(is_kept.sum())
@@ -331,8 +369,49 @@ class GpuTable:
                 "times, or give force=True"
             )
         if expired:
-            self._keep_rows(ids[is_kept], numbers[is_kept])
+            self._keep_rows(ids[is_kept], numbers[is_kept], removed=ids[~is_kept])
         return expired
+
+    def delete(self, ids: Tensor) -> int:
+        """Remove the rows of the ids and return how many there were. The call waits for the GPU, as ``evict``."""
+        present, numbers = self._list_keys()
+        is_kept = ~torch.isin(present, self._check_ids(ids))
+        count = len(present) - int(is_kept.sum())
+        if count:
+            self._keep_rows(present[is_kept], numbers[is_kept], removed=present[~is_kept])
+        return count
+
+    def drain_touched(self) -> Tensor:
+        """Return the sorted ids changed or removed since the last call, on the device.
+
+        The first call returns all present ids and starts the marks of rows. The call waits for the GPU.
+        """
+        if not self._rows.has_touched:
+            ids, _ = self._list_keys()
+            self._rows.add_touched()
+            return ids.sort().values
+        changed = torch.cat([*self._changed, self._list_touched()])
+        self._changed.clear()
+        self._rows.clear_touched()
+        distinct: Tensor = torch.unique(changed)
+        return distinct
+
+    def _list_touched(self) -> Tensor:
+        """Return the ids of rows whose marks say that they changed."""
+        cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
+        ids = None
+        for _ in range(2):  # count, then list
+            place = ctypes.c_void_p(0) if ids is None else ids
+            index = self._index.argument
+            blocks = min(index.places, 4096)
+            self._program.launch(
+                "list_touched", blocks, 1024, index, self._rows.argument, self._counters, place, cursor
+            )
+            if ids is None:
+                ids = torch.empty(int(cursor), dtype=torch.int64, device=self.device)
+                cursor.zero_()
+        assert ids is not None
+        return ids
 
     def _lives_s(self, ids: Tensor) -> Tensor:
         """Return the seconds after its last update that the row of an id expires."""
@@ -341,8 +420,10 @@ class GpuTable:
             days[slot] = special
         return days.to(self.device)[(ids >> 48) & (_SLOTS_OF_IDS - 1)] * 86400
 
-    def _keep_rows(self, ids: Tensor, numbers: Tensor) -> None:
+    def _keep_rows(self, ids: Tensor, numbers: Tensor, *, removed: Tensor) -> None:
         """Make these the only rows: close the gaps, and build the index again."""
+        if self._rows.has_touched:
+            self._changed += [self._list_touched(), removed]
         count = len(ids)
         is_used = torch.zeros(count, dtype=torch.bool, device=self.device)
         is_used[numbers[numbers < count].long()] = True
@@ -351,9 +432,9 @@ class GpuTable:
         for first in range(0, len(late), _COPIED_ROWS):
             movers, targets = late[first : first + _COPIED_ROWS], gaps[first : first + _COPIED_ROWS]
             flat = torch.empty((len(movers), self._stride), device=self.device)
-            times = torch.empty(len(movers), dtype=torch.int32, device=self.device)
-            self._copy_rows(numbers[movers].contiguous(), flat, times, to_rows=False)
-            self._copy_rows(targets.contiguous(), flat, times, to_rows=True)
+            stamps = torch.empty(len(movers), dtype=torch.int32, device=self.device)
+            self._copy_rows(numbers[movers].contiguous(), flat, stamps, to_rows=False)
+            self._copy_rows(targets.contiguous(), flat, stamps, to_rows=True)
             numbers[movers] = targets
         special = numbers[ids == -(1 << 63)]
         self._index.clear()
@@ -364,7 +445,9 @@ class GpuTable:
             self._copy_event.synchronize()
         self._is_copying = False
         self._known_rows, self._rows_since, self._rows_since_copy = count, 0, 0
-        del self._slabs[max(1, -(-count // (1 << self._slab_shift))) :]
+        self._rows.shrink(count)
+        if self._rows.has_touched:
+            self._rows.clear_touched()
         self._evictions += 1
 
     @property
@@ -383,12 +466,12 @@ class GpuTable:
             "insert_keys",
             len(ids) * 8,
             self._index.argument,
-            self._slab_argument(),
+            self._rows.argument,
             self._counters,
             ids,
             _u32(len(ids)),
             slots,
-            *self._first,
+            self._first,
             ctypes.c_void_p(0) if out is None else out,
             ctypes.c_void_p(0) if is_read is None else is_read,
         )
@@ -401,19 +484,45 @@ class GpuTable:
     # --- rows in and out ---
 
     def to_host(self) -> Table:
-        """Return a table in host memory with the same rows, state and times."""
+        """Return a table in host memory with the same rows, state, times and admission counts."""
         all_ids, numbers = self._list_keys()
-        count = len(all_ids)
         host = Table(self.spec)
-        for first in range(0, count, _COPIED_ROWS):
-            some = numbers[first : first + _COPIED_ROWS]
-            flat = torch.empty((len(some), self._stride), device=self.device)
-            times = torch.zeros(len(some), dtype=torch.int32, device=self.device)
-            self._copy_rows(some, flat, times, to_rows=False)
-            rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._columns()])
-            keys = all_ids[first : first + _COPIED_ROWS].cpu().numpy()
-            host.import_entries(keys, times.cpu().numpy().view(np.uint32), rows)
+        for first in range(0, len(all_ids), _COPIED_ROWS):
+            last = first + _COPIED_ROWS
+            host.import_entries(all_ids[first:last].cpu().numpy(), *self._read_rows(numbers[first:last]))
+        self.copy_admission_to(host)
         return host
+
+    def copy_admission_to(self, host: Table) -> None:
+        """Replace the admission counts of a table in host memory by those of this one."""
+        if self._doorkeeper is not None:
+            self._doorkeeper.copy_counts_to(host)
+
+    def copy_changes_to(self, host: Table) -> int:
+        """Bring a table in host memory up to date, and return the number of changed ids.
+
+        The first call copies all rows; later calls copy the rows that changed since. Changes of ``host`` by other
+        callers are lost where the ids are the same. The changes count as touched in ``host``.
+        """
+        changed = self.drain_touched()
+        for first in range(0, len(changed), _COPIED_ROWS):
+            ids = changed[first : first + _COPIED_ROWS]
+            numbers = self.find(ids).rows
+            is_present = numbers != -1
+            kept = ids[is_present].cpu().numpy()
+            host.import_entries(kept, *self._read_rows(numbers[is_present]))
+            host.delete(ids[~is_present].cpu().numpy())
+        return len(changed)
+
+    def _read_rows(self, numbers: Tensor) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Return times and rows in the form of the host. Rows without times get the newest time of the table."""
+        flat = torch.empty((len(numbers), self._stride), device=self.device)
+        stamps = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
+        self._copy_rows(numbers.contiguous(), flat, stamps, to_rows=False)
+        rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._layout.host_words()])
+        if self._times is None:
+            return np.full(len(numbers), self._clock_s, np.uint32), rows
+        return self._times.seconds[stamps.cpu().numpy()].astype(np.uint32), rows
 
     def _list_keys(self) -> tuple[Tensor, Tensor]:
         """Return all ids and the numbers of their rows."""
@@ -426,28 +535,34 @@ class GpuTable:
         return ids, numbers
 
     def add_rows_of(self, host: Table) -> None:
-        """Store all rows of a table in host memory, with state and times; rows of equal ids are replaced."""
+        """Store all rows of a table in host memory, with state and times; rows of equal ids are replaced.
+
+        The admission counts become those of ``host``.
+        """
+        words = self._layout.host_words()
         for ids, times, rows in host.export_entries(_COPIED_ROWS):
             flat = np.zeros((len(ids), self._stride), np.float32)
-            flat[:, self._columns()] = rows
+            flat[:, words] = rows
+            stamps = np.zeros(len(ids), np.int32)
+            if self._times is not None:
+                stamps, replacements = self._times.stamp_all(times)
+                self._replace_stamps(replacements)
             self._reserve(len(ids))
             slots = self.find(torch.from_numpy(ids)).slots
             self._insert(torch.from_numpy(ids).to(self.device), slots)
             numbers = self._rows_of(slots)
-            stamps = torch.from_numpy(times.view(np.int32)).to(self.device)
-            self._copy_rows(numbers, torch.from_numpy(flat).to(self.device), stamps, to_rows=True)
+            marks = torch.from_numpy(stamps).to(self.device)
+            self._copy_rows(numbers, torch.from_numpy(flat).to(self.device), marks, to_rows=True)
             self._note_rows(len(ids))
+        self._clock_s = max(self._clock_s, host.max_time_s)
+        if self._doorkeeper is not None:
+            self._doorkeeper.take_counts_of(host)
 
-    def _copy_rows(self, numbers: Tensor, flat: Tensor, times: Tensor, *, to_rows: bool) -> None:
-        slabs = self._slab_argument()
+    def _copy_rows(self, numbers: Tensor, flat: Tensor, stamps: Tensor, *, to_rows: bool) -> None:
+        rows = self._rows.argument
         self._program.launch(
-            "copy_rows", 2048, 256, slabs, numbers, _u32(len(numbers)), flat, times, ctypes.c_int(to_rows)
+            "copy_rows", 2048, 256, rows, numbers, _u32(len(numbers)), flat, stamps, ctypes.c_int(to_rows)
         )
-
-    def _columns(self) -> NDArray[np.int64]:
-        """Return the words of a row on the device that a row of the host has: values, state, then state per row."""
-        blocks = [np.arange(self.dim) + self._padded * number for number in range(1 + self._states)]
-        return np.concatenate([*blocks, self._padded * (1 + self._states) + np.arange(self._extra)])
 
     # --- sizes ---
 
@@ -458,9 +573,14 @@ class GpuTable:
         return int(counters[0])
 
     @property
+    def max_time_s(self) -> int:
+        """Newest event time of an update."""
+        return self._clock_s
+
+    @property
     def memory_bytes(self) -> int:
-        """Bytes of rows, index and counters on the device."""
-        return sum(each.numel() * 4 for each in self._slabs) + self._index.memory_bytes
+        """Bytes of rows, their marks, and the index on the device."""
+        return self._rows.memory_bytes + self._index.memory_bytes
 
     @property
     def slots(self) -> int:
@@ -485,10 +605,8 @@ class GpuTable:
             self._rows_since_copy = 0
             self._is_copying = False
         upper = self._known_rows + self._rows_since + self._rows_since_copy + new
-        slab_rows = 1 << self._slab_shift
-        missing = max(0, -(-upper // slab_rows) - len(self._slabs))
         budget = self.spec.max_bytes
-        added = missing * slab_rows * self._slab_words * 4 + self._index.bytes_for(upper)
+        added = self._rows.bytes_for(upper) + self._index.bytes_for(upper)
         if budget is not None and self.memory_bytes + added > budget:
             raise CapacityExceeded(
                 f"table {self.spec.name!r} holds {self.memory_bytes} bytes on {self.device}; {new} more ids may need "
@@ -496,12 +614,7 @@ class GpuTable:
             )
         self._index.grow(upper, is_empty=self._is_empty)
         self._is_empty = False
-        if missing:
-            self._slabs.extend(torch.empty(slab_rows * self._slab_words, device=self.device) for _ in range(missing))
-            if len(self._slabs) > len(self._slab_pointers):
-                self._slab_pointers = torch.zeros(2 * len(self._slabs), dtype=torch.int64, device=self.device)
-            addresses = torch.tensor([each.data_ptr() for each in self._slabs], dtype=torch.int64).pin_memory()
-            self._slab_pointers[: len(self._slabs)].copy_(addresses, non_blocking=True)
+        self._rows.grow(upper)
 
     def _note_rows(self, new: int) -> None:
         """Start a copy of the counters, or count the ids as new until the copy under way arrives."""
@@ -524,93 +637,10 @@ class GpuTable:
     def _launch(self, name: str, threads: int, *arguments: object) -> None:
         self._program.launch(name, -(-threads // 256), 256, *arguments)
 
-    def _slab_argument(self) -> _SlabArgument:
-        return _SlabArgument(self._slab_pointers.data_ptr(), self._slab_shift)
-
     def _check_ids(self, ids: Tensor) -> Tensor:
         if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
             raise ConfigError(f"ids are of {ids.dtype} and shape {tuple(ids.shape)}, expected flat int64; use .long()")
         return ids.to(self.device, torch.int64).contiguous()
-
-
-def kernel_text(spec: TableSpec) -> str:
-    """Return the CUDA C++ of a table's kernels."""
-    _check_spec(spec)
-    piece = spec.slices[0]
-    rule = rule_of(piece.optimizer)
-    padded = -(-spec.dim // 4) * 4
-    _, kind = _first_values(piece.initializer, spec)
-    constants = {
-        "DIM": spec.dim,
-        "DIM4": padded // 4,
-        "PADDED": padded,
-        "STRIDE": -(-(padded * (1 + rule.states) + rule.extra) // 4) * 4,
-        "LANES": min(32, 1 << (padded // 4 - 1).bit_length()),
-        "HOT": max(1, min(64, 8192 // padded)),
-        "INIT_KIND": kind,
-        "HAS_TIMES": int(_has_times(spec)),
-        "CHECK_FINITE": int(spec.nan_gradients != "pass"),
-        "ROUND_HALF": int(piece.optimizer.stochastic_rounding),
-        "DEVICE": "__device__ __forceinline__",
-        **rule.constants,
-    }
-    folder = files("monolith.nn.gpu")
-    text = "".join(f"#define {name} {value}\n" for name, value in constants.items())
-    return text + (folder / "rules.cuh").read_text() + (folder / "kernels.cu").read_text()
-
-
-def _has_times(spec: TableSpec) -> bool:
-    """Return whether the rows of a table have the times of their last updates: where they can expire."""
-    return spec.expire_days < NEVER_EXPIRES_DAYS or bool(spec.slot_expire_days)
-
-
-def _check_spec(spec: TableSpec) -> None:
-    if len(spec.slices) != 1:
-        raise ConfigError(f"spec has {len(spec.slices)} slices, expected 1 on a GPU; use device='cpu'")
-    if spec.dim > _MOST_COLUMNS:
-        raise ConfigError(f"dim is {spec.dim}, expected at most {_MOST_COLUMNS} on a GPU; use device='cpu'")
-    if not isinstance(spec.slices[0].compressor, Fp32 | Fp16):
-        raise ConfigError(
-            f"compressor is {spec.slices[0].compressor!r}, expected Fp32 or Fp16 on a GPU: others change the rows that "
-            "training reads; use device='cpu'"
-        )
-    if not isinstance(spec.admission, NoFilter):
-        raise ConfigError(f"admission is {spec.admission!r}, expected NoFilter on a GPU; use device='cpu'")
-    if spec.when_full != "refuse":
-        raise ConfigError(f"when_full is {spec.when_full!r}, expected 'refuse' on a GPU; use device='cpu'")
-    if spec.nan_gradients == "error":
-        raise ConfigError(
-            "nan_gradients is 'error', expected 'skip' or 'pass' on a GPU: a check would make each step wait; use "
-            "device='cpu'"
-        )
-
-
-def _first_values(initializer: Initializer, spec: TableSpec) -> tuple[list[object], int]:
-    """Return the seed and the range of first values as arguments of kernels, and the kind of initializer."""
-    seed = ctypes.c_uint64(_scramble(_table_seed(spec)))
-    if isinstance(initializer, RandomUniform):
-        low, high = np.float32(initializer.minval), np.float32(initializer.maxval)
-        largest = max(low, np.nextafter(high, low))
-        numbers, kind = [low, np.float32(high - low), largest], 1
-    else:
-        constant = {"zeros": 0.0, "ones": 1.0}.get(initializer.kind)
-        value = np.float32(initializer.settings()["constant"] if constant is None else constant)
-        numbers, kind = [value, np.float32(0), value], 0
-    return [seed, *(ctypes.c_float(float(each)) for each in numbers)], kind
-
-
-def _table_seed(spec: TableSpec) -> int:
-    seed = _scramble(spec.seed)
-    for byte in spec.name.encode():
-        seed = _scramble(seed ^ byte)
-    return seed
-
-
-def _scramble(number: int) -> int:
-    number = (number + 0x9E3779B97F4A7C15) & _U64
-    number = ((number ^ (number >> 30)) * 0xBF58476D1CE4E5B9) & _U64
-    number = ((number ^ (number >> 27)) * 0x94D049BB133111EB) & _U64
-    return number ^ (number >> 31)
 
 
 def _u32(number: int) -> ctypes.c_uint32:

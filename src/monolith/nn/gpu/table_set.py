@@ -64,7 +64,7 @@ class GpuTableSet(TableSet):
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
         for name, each in gradients.items():
             self.tables[name].apply_gradients(
-                each.ids, each.grads, learning_rate=rates[name], time_s=self.time_s, step=self.step
+                each.ids, each.grads, learning_rates=rates[name], time_s=self.time_s, step=self.step, counts=each.counts
             )
 
     @override
@@ -136,9 +136,7 @@ class _GpuPlan:
 
     def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         for part in self._parts:
-            rate = float(part.table.spec.slices[0].rate(step))
-            rows = self._join(part, grads)
-            part.table.apply(part.found, part.offsets, rows, learning_rate=rate, time_s=time_s, step=step)
+            part.table.apply(part.found, part.offsets, self._join(part, grads), time_s=time_s, step=step)
 
     def _join(self, part: _Part, grads: Sequence[Tensor]) -> Tensor:
         rows = _join([grads[number].to(torch.float32) for number in part.columns])

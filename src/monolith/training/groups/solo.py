@@ -66,7 +66,8 @@ class Solo(Group):
     ) -> EmbeddingStore:
         if store is None:
             return MultiTable(specs, force_expiry=force_expiry)
-        return store if isinstance(store, EmbeddingStore) else store(specs)
+        is_store = isinstance(store, EmbeddingStore) and not isinstance(store, type)  # a class has the methods too
+        return store if is_store else store(specs)
 
     @override
     def make_checkpointer(

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing_extensions import override
 
-from monolith.embedding import EmbeddingStore, MultiTable, Table
-from monolith.embedding.expiry import ExpirySchedule, has_expiry
+from monolith.embedding import EmbeddingStore, MultiTable
+from monolith.embedding.expiry import ExpiringTable, ExpirySchedule, has_expiry
+from monolith.nn import GpuStore
 from monolith.training.hooks.base import Hook
 from monolith.training.run import Run, StepResult
 
@@ -26,11 +27,11 @@ class ExpiryHook(Hook):
 
     def __init__(self, every_hours: float) -> None:
         self._schedule = ExpirySchedule(every_hours)
-        self._tables: list[Table] = []
+        self._tables: list[ExpiringTable] = []
 
     @override
     def on_start(self, run: Run) -> None:
-        tables = local_tables(run.store)
+        tables = run.store if isinstance(run.store, GpuStore) else local_tables(run.store)
         self._tables = [] if tables is None else [tables[name] for name in tables if has_expiry(tables[name].spec)]
 
     @override

@@ -14,6 +14,7 @@ from typing import Any
 from monolith import _native
 from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
+from monolith.nn import GpuStore
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.process_memory import resident_bytes
 from monolith.training.run import Run, StepResult
@@ -99,7 +100,7 @@ class MemoryProfileHook(Hook):
 
 def _table_bytes(store: object) -> dict[str, int]:
     """Bytes per table, of a store that keeps its rows in this process."""
-    return {name: store[name].memory_bytes for name in store} if isinstance(store, MultiTable) else {}
+    return {name: store[name].memory_bytes for name in store} if isinstance(store, MultiTable | GpuStore) else {}
 
 
 def heap_profile_environment(

@@ -28,6 +28,7 @@ from monolith.core.errors import ConfigError, MonolithError
 from monolith.core.storage import is_url
 from monolith.embedding import MultiTable
 from monolith.embedding.ranks.rank_store import RankStore
+from monolith.nn import GpuStore
 from monolith.sync.publisher import LocalRowLog, LogPositions, Publisher, RowLogs
 from monolith.telemetry import names
 from monolith.training.checkpoints.files import TABLES
@@ -141,6 +142,10 @@ class PublishHook(Hook):
         between_steps = _BetweenSteps(run)
         if self._open_rows is not None:
             return self._open_rows(between_steps)
+        if isinstance(run.store, GpuStore):
+            up_to_date = _UpToDate(between_steps, run.store)
+            tables = run.store.host_tables()
+            return LocalRowLog(self._folder, tables, clock=run.clock, lock=up_to_date, flavour=self._flavour)
         if not isinstance(run.store, MultiTable):
             raise ConfigError(
                 f"publish_dir is {str(self._folder)!r}, and the rows are in a {type(run.store).__name__}, which has no "
@@ -308,6 +313,24 @@ class _BetweenSteps(AbstractContextManager[None]):
 
     def __exit__(self, *error: Any) -> None:
         self._held.pop().__exit__(*error)
+
+
+class _UpToDate(AbstractContextManager[None]):
+    """Holds a run between two steps, with the changes of its GPU tables in host memory."""
+
+    def __init__(self, between_steps: AbstractContextManager[None], store: GpuStore) -> None:
+        self._between_steps, self._store = between_steps, store
+
+    def __enter__(self) -> None:
+        self._between_steps.__enter__()
+        try:
+            self._store.host_tables()
+        except BaseException:
+            self._between_steps.__exit__(None, None, None)
+            raise
+
+    def __exit__(self, *error: Any) -> None:
+        self._between_steps.__exit__(*error)
 
 
 def copied_weights(model: torch.nn.Module) -> dict[str, NDArray[Any]]:

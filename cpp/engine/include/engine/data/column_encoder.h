@@ -1,5 +1,5 @@
-// column_encoder.h: columns of a table in memory (Arrow, NumPy) -> one serialized ExampleBatch. Reads the columns where
-// they lie and copies each value once. Knows neither Arrow nor Python: a column is a few spans.
+// column_encoder.h: columns of a table in memory (Arrow, NumPy) -> cells. Reads the columns where they lie and copies
+// each value once. Knows neither Arrow nor Python: a column is a few spans.
 #pragma once
 
 #include <cstddef>
@@ -71,11 +71,14 @@ class Column {
   ColumnLayout layout_;
 };
 
-// Rows [begin, end) of the columns as one ExampleBatch, in one pooled buffer; `offset` is the number of row `begin` in
-// the stream `source`. Features are INDIVIDUAL columns in the order given, and a null is a feature without values.
-// Columns with a line field make up the column `__LINE_ID__`, which comes last; their repeated numbers are packed.
-// Throws SchemaMismatch for a value that the arm cannot hold, ConfigError for rows that take a GiB or more. Concurrent.
+// Rows [begin, end) of the columns as one record of cells, in one pooled buffer; `offset` is the number of row `begin`
+// in the stream `source`. A null has no values. Columns with a line field make up the column `__LINE_ID__`, which comes
+// last; their repeated numbers are packed. Throws SchemaMismatch for a value that the arm cannot hold, ConfigError for
+// rows that take a GiB or more. Concurrent.
 [[nodiscard]] Records encode_columns(std::span<const Column* const> columns, std::uint64_t begin, std::uint64_t end,
                                      std::string source, std::uint64_t offset);
+
+// The records as messages: a record of cells becomes an ExampleBatch with INDIVIDUAL columns. Slow. Concurrent.
+[[nodiscard]] Records to_messages(const Records& records);
 
 }  // namespace engine::data

@@ -1,4 +1,5 @@
-// records.h: raw records in memory: one shared buffer and where each record lies in it. Knows no format.
+// records.h: raw records in memory: one shared buffer and where each record lies in it. Knows no format. Rows of a
+// table are one record, which is cells instead of a message.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +38,8 @@ class Buffer {
   std::size_t capacity_;
 };
 
+struct CellTable;
+
 // Some records of one stream, in order. Immutable once filled.
 struct Records {
   struct Entry {
@@ -49,6 +52,8 @@ struct Records {
   std::string source;  // name of the stream in errors
   std::shared_ptr<const Buffer> buffer;
   std::vector<Entry> entries;
+  // The one record as cells, which point into `buffer`; null = records are messages. See `to_messages`.
+  std::shared_ptr<const CellTable> table;
 
   [[nodiscard]] std::size_t size() const noexcept { return entries.size(); }
   [[nodiscard]] Bytes operator[](std::size_t index) const noexcept {

@@ -26,6 +26,7 @@ enum class Arm : std::uint8_t {
   kFloat,       // packed float32
   kDouble,      // packed float64
   kInt64,       // packed varints
+  kFixedInt64,  // packed int64, little-endian, any alignment; of tables in memory
   kBytes,       // a message; each value is a length-delimited field number `Cell::field`
   kFidV1Lists,  // a message; each list is a length-delimited field number `Cell::field` that holds packed values as
   kFidV2Lists,  // field 1; so for the next five
@@ -41,6 +42,7 @@ struct Cell {
   std::uint32_t size = 0;
   Arm arm = Arm::kNone;
   std::uint8_t field = 0;
+  std::uint16_t unused = 0;  // without padding at its end, a cell is copied as two words
 
   [[nodiscard]] Bytes bytes() const noexcept { return {data, size}; }
 };
@@ -59,7 +61,12 @@ struct RowInfo {
 // Memory for the output of transforms: labels, edited LineIds, combined ids. Grows by pieces, never moves. Exclusive.
 class Arena {
  public:
-  [[nodiscard]] std::byte* take(std::size_t size, std::size_t alignment = 8);
+  [[nodiscard]] std::byte* take(std::size_t size, std::size_t alignment = 8) {
+    const std::size_t begin = (used_ + alignment - 1) / alignment * alignment;
+    if (begin + size > room_) return grow(size);
+    used_ = begin + size;
+    return piece_ + begin;
+  }
   [[nodiscard]] Bytes copy(Bytes bytes);
   template <typename T>
   [[nodiscard]] T* take_array(std::size_t count) {
@@ -67,8 +74,13 @@ class Arena {
   }
 
  private:
+  [[nodiscard]] std::byte* grow(std::size_t size);
+
   std::vector<std::shared_ptr<Buffer>> pieces_;
+  std::byte* piece_ = nullptr;  // the last one
+  std::size_t room_ = 0;        // of the last piece
   std::size_t used_ = 0;
+  std::size_t all_ = 0;  // bytes of all pieces
 };
 
 // Names of features <-> column numbers. Only grows, so a column number stays good. Exclusive.
@@ -91,10 +103,7 @@ class Columns {
 // Rows that were parsed, or generated, together. Cells are stored column by column. Exclusive.
 class Block {
  public:
-  Block(std::uint32_t rows, std::uint32_t columns) : rows_(rows), columns_(columns) {
-    cells_.resize(std::size_t{rows} * columns);
-    infos_.resize(rows);
-  }
+  Block(std::uint32_t rows, std::uint32_t columns);
 
   [[nodiscard]] std::uint32_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::uint32_t columns() const noexcept { return columns_; }
@@ -102,7 +111,7 @@ class Block {
   [[nodiscard]] Cell cell(std::uint32_t row, std::uint32_t column) const noexcept {
     return column < columns_ ? cells_[std::size_t{column} * rows_ + row] : Cell{};
   }
-  [[nodiscard]] Cell* column(std::uint32_t column) noexcept { return cells_.data() + std::size_t{column} * rows_; }
+  [[nodiscard]] Cell* column(std::uint32_t column) noexcept { return cells_ + std::size_t{column} * rows_; }
   // Grows the block by columns when `column` is new to it.
   void set_cell(std::uint32_t row, std::uint32_t column, Cell cell);
   [[nodiscard]] RowInfo& info(std::uint32_t row) noexcept { return infos_[row]; }
@@ -114,7 +123,8 @@ class Block {
  private:
   std::uint32_t rows_;
   std::uint32_t columns_;
-  std::vector<Cell> cells_;
+  std::shared_ptr<Buffer> memory_;  // of the cells
+  Cell* cells_;
   std::vector<RowInfo> infos_;
   std::vector<std::shared_ptr<const void>> owners_;
   Arena arena_;

@@ -15,6 +15,9 @@ namespace engine::data {
 // checked when they were made.
 [[nodiscard]] std::vector<std::string> encode_examples(const Rows& rows, const Columns& columns);
 
+// The cell as a Feature; empty for a cell without values.
+[[nodiscard]] std::string encode_feature(const Cell& cell);
+
 // Appends field `field` of a message: the cell as a NamedFeature. Nothing is written for a cell without values.
 void append_named_feature(std::string& out, std::uint32_t field, std::string_view name, const Cell& cell);
 

@@ -161,6 +161,7 @@ class ExtractFid : public RowRule {
         each_text(cell, [&](std::string_view text) { return put(city_hash64(text.data(), text.size())), true; });
         break;
       case Arm::kInt64:
+      case Arm::kFixedInt64:
         each_int(cell, [&](std::int64_t value) { return put_int(value), true; });
         break;
       case Arm::kFloat:

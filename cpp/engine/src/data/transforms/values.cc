@@ -287,7 +287,7 @@ class FilterByFeatureValue : public RowRule {
   std::optional<bool> holds(const Cell& cell) {
     switch (kind_) {
       case FeatureKind::kInt64:
-        if (cell.arm != Arm::kInt64) return std::nullopt;
+        if (!is_integer(cell.arm)) return std::nullopt;
         ints_.clear();
         each_int(cell, [&](std::int64_t value) { return ints_.push_back(value), true; });
         return holds_ints();
