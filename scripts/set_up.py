@@ -64,7 +64,7 @@ def read_uv_settings(python: Path) -> dict[str, str]:
 
 def find_uv(python: Path, lock: Path) -> str | None:
     """Return the path of uv, installed into the environment if need be; None where it cannot be had."""
-    if uv := shutil.which("uv") or shutil.which(python.parent / "uv"):
+    if uv := shutil.which("uv") or shutil.which(str(python.parent / "uv")):
         return uv
     pin = re.search(r"^uv==\S+$", lock.read_text(), re.MULTILINE)
     command = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", pin[0] if pin else "uv"]
