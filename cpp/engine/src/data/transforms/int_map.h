@@ -1,8 +1,11 @@
 // int_map.h: a fixed map from 64-bit numbers to their places in a list, for membership tests per row. Private.
 #pragma once
 
+#include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -37,6 +40,28 @@ class IntMap {
   [[nodiscard]] bool empty() const noexcept { return keys_.empty(); }
   [[nodiscard]] std::size_t size() const noexcept { return keys_.size(); }
   [[nodiscard]] bool has(std::int64_t key) const noexcept { return may_have(key) && find(key) >= 0; }
+  // False when none of the packed numbers is there; true only means that a closer look is needed. Up to four are asked
+  // for without a branch on their number, which cannot be predicted.
+  [[nodiscard]] bool may_have_any(const std::byte* numbers, std::size_t count) const noexcept {
+    constexpr std::size_t kFew = 4;
+    if (bits_.empty() || count == 0) return count != 0;
+    const std::uint64_t* const bits = bits_.data();
+    const unsigned shift = shift_;
+    const auto look = [=](std::size_t index) {
+      std::uint64_t key = 0;
+      std::memcpy(&key, numbers + index * sizeof key, sizeof key);
+      const std::uint64_t bit = (key * kFactor) >> shift;
+      return bits[bit / 64] >> (bit % 64);
+    };
+    if (count <= kFew) [[likely]] {
+      const std::size_t last = count - 1;
+      return ((look(0) | look(std::min<std::size_t>(1, last)) | look(std::min<std::size_t>(2, last)) | look(last)) &
+              1) != 0;
+    }
+    std::uint64_t hits = 0;
+    for (std::size_t index = 0; index < count; ++index) hits |= look(index);
+    return (hits & 1) != 0;
+  }
   // The key's place among the distinct keys, or -1.
   [[nodiscard]] std::int32_t find(std::int64_t key) const noexcept {
     if (slots_.empty()) return find_linear(key);
@@ -49,9 +74,10 @@ class IntMap {
  private:
   static constexpr std::size_t kLinear = 8;
   static constexpr std::size_t kBitsPerKey = 32;
+  static constexpr std::uint64_t kFactor = 0x9e3779b97f4a7c15ULL;
 
   [[nodiscard]] std::size_t bit_of(std::int64_t key) const noexcept {
-    return (static_cast<std::uint64_t>(key) * 0x9e3779b97f4a7c15ULL) >> shift_;
+    return (static_cast<std::uint64_t>(key) * kFactor) >> shift_;
   }
   // False for nearly all numbers that are not there, after one look into a small table of bits.
   [[nodiscard]] bool may_have(std::int64_t key) const noexcept {
