@@ -58,6 +58,8 @@ def rows_of(store: Any) -> dict[str, list[Any]]:
     tables = store.host_tables() if isinstance(store, GpuStore) else store
     rows = {}
     for name in tables:
+        if not len(tables[name]):
+            continue
         columns = [np.concatenate(each) for each in zip(*tables[name].export_entries(), strict=True)]
         order = np.argsort(columns[0])
         rows[name] = [each[order] for each in columns]
@@ -94,6 +96,17 @@ def test_a_model_trains_on_the_gpu_from_end_to_end(tmp_path: Path) -> None:
         each.train(draw_batches(1))
     assert next(gpu.model.parameters()).is_cuda
     assert_same(gpu.store, host.store, is_exact=False)
+
+
+def test_rows_on_a_gpu_train_while_other_threads_pull_and_push(tmp_path: Path) -> None:
+    late = {"embedding_prefetch_capacity": 2, "enable_embedding_postpush": True, "enable_variable_postpush": True}
+    host, gpu = make(tmp_path / "host", None, **late), make(tmp_path / "gpu", GpuStore, **late)
+    for each in (host, gpu):
+        each.train(draw_batches(1, 60, known=200_000, days=0))
+    ours, theirs = rows_of(gpu.store), rows_of(host.store)
+    np.testing.assert_array_equal(ours["user"][0], theirs["user"][0])
+    assert len(ours["user"][0]) > 7000
+    assert all(np.isfinite(rows[:, :5]).all() for _, _, rows in ours.values())
 
 
 def test_a_checkpoint_of_a_gpu_resumes_in_host_memory_and_back(tmp_path: Path) -> None:

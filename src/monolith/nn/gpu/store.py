@@ -4,11 +4,13 @@ Snapshots, the delta log, exports and published cuts come from a copy of the tab
 brings the copy up to date: it moves the rows that changed since the last call, and no others. Files and servers see no
 difference from tables in host memory. The copy takes as much host memory as such tables.
 
-One thread trains; another thread may call ``host_tables`` between two steps.
+Threads may call all methods concurrently: one call at a time changes or reads the tables. All calls use the current
+stream of their thread. It must be the same stream in all threads, such as the default stream.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -54,6 +56,7 @@ class GpuStore:
         self._device = torch.device(device)
         self._force_expiry = force_expiry
         self._host_bytes = host_bytes
+        self._lock = threading.RLock()
         self._tables = {name: self._make_table(spec) for name, spec in self._specs.items()}
 
     def _make_table(self, spec: TableSpec) -> GpuTable:
@@ -85,7 +88,8 @@ class GpuStore:
 
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id; see ``EmbeddingStore.pull``."""
-        rows = {name: self[name].lookup(self._upload(ids[name])) for name in sorted(ids)}
+        with self._lock:
+            rows = {name: self[name].lookup(self._upload(ids[name])) for name in sorted(ids)}
         copies = {name: torch.empty(each.shape, pin_memory=True) for name, each in rows.items()}
         for name, each in rows.items():
             copies[name].copy_(each, non_blocking=True)
@@ -113,14 +117,15 @@ class GpuStore:
                 raise DimensionMismatch(f"gradients of table {name!r} have shape {shape}, expected {expected}")
         for name in sorted(ids):
             sightings = (counts or {}).get(name)
-            self[name].apply_gradients(
-                self._upload(ids[name]),
-                self._upload(grads[name]),
-                learning_rates=(learning_rates or {}).get(name),
-                time_s=time_s,
-                step=step,
-                counts=None if sightings is None else torch.from_numpy(np.asarray(sightings).astype(np.int64)),
-            )
+            with self._lock:
+                self[name].apply_gradients(
+                    self._upload(ids[name]),
+                    self._upload(grads[name]),
+                    learning_rates=(learning_rates or {}).get(name),
+                    time_s=time_s,
+                    step=step,
+                    counts=None if sightings is None else torch.from_numpy(np.asarray(sightings).astype(np.int64)),
+                )
 
     def _upload(self, array: NDArray[np.int64] | Rows) -> torch.Tensor:
         """Return a copy on the GPU, by an asynchronous transfer from pinned memory."""
@@ -133,8 +138,9 @@ class GpuStore:
         existed = {}
         for name, each in ids.items():
             keys = torch.from_numpy(np.asarray(each, np.int64)).to(self._device)
-            existed[name] = self[name].contains(keys).cpu().numpy()
-            self[name].delete(keys)
+            with self._lock:
+                existed[name] = self[name].contains(keys).cpu().numpy()
+                self[name].delete(keys)
         return existed
 
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
@@ -144,15 +150,17 @@ class GpuStore:
             ExpiryRefused: As ``Table.evict``, for any table.
         """
         force = force or self._force_expiry
-        return sum(table.evict(now_s, force=force) for table in self._tables.values())
+        with self._lock:
+            return sum(table.evict(now_s, force=force) for table in self._tables.values())
 
     # --- the copy in host memory ---
 
     def host_tables(self) -> MultiTable:
         """Bring the copy of all tables up to date, and return it. Do not change it."""
-        for name, table in self._tables.items():
-            table.copy_changes_to(self._copy[name])
-        return self._copy
+        with self._lock:
+            for name, table in self._tables.items():
+                table.copy_changes_to(self._copy[name])
+            return self._copy
 
     def cut(self) -> TableCut:
         """Return a cut of all tables, to be written while training continues."""
@@ -163,17 +171,19 @@ class GpuStore:
         return self._tables_to_save().save(path)
 
     def _tables_to_save(self) -> MultiTable:
-        tables = self.host_tables()
-        for name, table in self._tables.items():
-            table.copy_admission_to(tables[name])
-        return tables
+        with self._lock:
+            tables = self.host_tables()
+            for name, table in self._tables.items():
+                table.copy_admission_to(tables[name])
+            return tables
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
         """Replace all rows by those of a snapshot; see ``MultiTable.restore``."""
-        report = self._copy.restore(path)
-        for name in self._tables:
-            table = self._make_table(self.specs[name])
-            table.add_rows_of(self._copy[name])
-            table.drain_touched()  # the copy has these rows
-            self._tables[name] = table
-        return report
+        with self._lock:
+            report = self._copy.restore(path)
+            for name in self._tables:
+                table = self._make_table(self.specs[name])
+                table.add_rows_of(self._copy[name])
+                table.drain_touched()  # the copy has these rows
+                self._tables[name] = table
+            return report
