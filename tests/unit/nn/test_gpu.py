@@ -13,7 +13,7 @@ import torch
 import monolith as mt
 from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, ExpiryRefused
 from monolith.nn.gpu import GpuTable
-from monolith.nn.gpu.event_times import EventTimes
+from monolith.nn.gpu.event_stamps import EventStamps
 from rule_choices import CHOICES
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")]
@@ -414,7 +414,7 @@ def test_a_host_table_follows_the_changes_of_the_gpu() -> None:
 def test_times_are_numbered_again_when_stamps_run_out() -> None:
     spec = make_spec(4, mt.Sgd(0.1), expire_days=1)
     gpu, host = GpuTable(spec), mt.Table(spec)
-    gpu._stamps = EventTimes(most=8)
+    gpu._stamps = EventStamps(most=8)
     for step in range(40):
         ids = np.arange(step * 10, step * 10 + 15)
         grads = np.ones((15, 4), np.float32)

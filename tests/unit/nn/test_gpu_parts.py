@@ -11,7 +11,7 @@ import torch
 import monolith as mt
 from monolith.core.errors import CapacityExceeded, ConfigError
 from monolith.nn.gpu.admission import Doorkeeper
-from monolith.nn.gpu.event_times import EventTimes
+from monolith.nn.gpu.event_stamps import EventStamps
 from monolith.nn.gpu.host_tier import HostTier, choose_cold
 from monolith.nn.gpu.source import RowLayout, kernel_text
 from rule_choices import CHOICES
@@ -20,14 +20,14 @@ from rule_choices import CHOICES
 
 
 def test_stamps_rise_with_their_times() -> None:
-    times = EventTimes()
+    times = EventStamps()
     stamps = [times.stamp(each)[0] for each in (0, 50, 50, 60, 70)]
     assert stamps == [0, 1, 1, 2, 3]
     assert times.seconds.tolist() == [0, 50, 60, 70]
 
 
 def test_a_late_time_gets_the_stamp_of_the_next_known_time() -> None:
-    times = EventTimes()
+    times = EventStamps()
     for each in (50, 70):
         times.stamp(each)
     stamp, replacements = times.stamp(60)
@@ -37,7 +37,7 @@ def test_a_late_time_gets_the_stamp_of_the_next_known_time() -> None:
 
 def test_stamps_that_run_out_join_close_times_and_no_row_gets_an_older_time() -> None:
     random = np.random.default_rng(1)
-    times = EventTimes(most=64)
+    times = EventStamps(most=64)
     expected = np.zeros(500, np.int64)  # exact times of rows
     stamps = np.zeros(500, np.int32)
     now, renumbered = 1_000, 0
@@ -60,7 +60,7 @@ def test_stamps_that_run_out_join_close_times_and_no_row_gets_an_older_time() ->
 
 
 def test_times_of_a_snapshot_are_known_exactly_and_earlier_stamps_move() -> None:
-    times = EventTimes()
+    times = EventStamps()
     for each in (50, 70):
         times.stamp(each)
     stamps, replacements = times.stamp_all(np.array([60, 0, 90], np.uint32))
@@ -71,7 +71,7 @@ def test_times_of_a_snapshot_are_known_exactly_and_earlier_stamps_move() -> None
 
 
 def test_more_times_than_stamps_in_a_snapshot_are_rounded_up() -> None:
-    times = EventTimes(most=16)
+    times = EventStamps(most=16)
     given = np.arange(1, 101, dtype=np.uint32)
     stamps, _ = times.stamp_all(given)
     assert len(times.seconds) <= 16

@@ -50,9 +50,10 @@ class GpuStore:
         host_bytes: int | None = None,
         force_expiry: bool = False,
     ) -> None:
-        self._specs = {spec.name: spec for spec in sorted(specs, key=lambda spec: spec.name)}
-        unbounded = [replace(spec, max_bytes=None) for spec in self._specs.values()]  # budgets are of the GPU
-        self._copy = MultiTable(unbounded, force_expiry=force_expiry)
+        ordered = sorted(specs, key=lambda spec: spec.name)
+        unbounded = [replace(spec, max_bytes=None) for spec in ordered]  # budgets are of the GPU
+        self._copy = MultiTable(unbounded, force_expiry=force_expiry)  # refuses equal names
+        self._specs = {spec.name: spec for spec in ordered}
         self._device = torch.device(device)
         self._force_expiry = force_expiry
         self._host_bytes = host_bytes

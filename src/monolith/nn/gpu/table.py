@@ -19,7 +19,7 @@ from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatc
 from monolith.embedding import NoFilter, Table, TableSpec
 from monolith.embedding.expiry import has_expiry
 from monolith.nn.gpu.admission import Doorkeeper
-from monolith.nn.gpu.event_times import EventTimes
+from monolith.nn.gpu.event_stamps import EventStamps
 from monolith.nn.gpu.host_tier import Entries, HostTier, choose_cold
 from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.program import Program
@@ -88,7 +88,7 @@ class GpuTable:
         self._first = first_values(spec)
         self._tier = None if host_bytes is None else HostTier(spec, host_bytes)
         self._has_times = has_expiry(spec)
-        self._stamps = EventTimes() if self._has_times or self._tier is not None else None
+        self._stamps = EventStamps() if self._has_times or self._tier is not None else None
         """Stamps of rows: times of events; without an expiry, numbers of steps for the host tier."""
         self._doorkeeper = None if isinstance(spec.admission, NoFilter) else Doorkeeper(spec)
         self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count

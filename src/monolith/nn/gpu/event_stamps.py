@@ -1,4 +1,4 @@
-"""``EventTimes``: times of updates as stamps of 16 bits, in the order of the times.
+"""``EventStamps``: times of updates as stamps of 16 bits, in the order of the times.
 
 A row of a GPU table keeps a stamp instead of four bytes of seconds. A later time has a larger stamp, so the newest time
 of a row is its largest stamp. When the stamps run out, close times become the newest of them, so that no row expires
@@ -10,15 +10,15 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EventTimes"]
+__all__ = ["EventStamps"]
 
 _MOST = 1 << 16
 
 
-class EventTimes:
+class EventStamps:
     """Times by stamp. Stamp 0 is time 0: a row without a time.
 
-    >>> times = EventTimes()
+    >>> times = EventStamps()
     >>> [times.stamp(70), times.stamp(70), times.stamp(60), times.seconds.tolist()]
     [(1, None), (1, None), (1, None), [0, 70]]
 
