@@ -1,6 +1,6 @@
-// lookup.cc: batched reads. Blocks of ids go through four stages: compute the addresses of buckets and fetch them, find,
-// fetch rows, read. A loop that stores values that it has just loaded makes later loads wait, and a fetch waits for its
-// page walk, so loops that fetch have few instructions.
+// lookup.cc: batched reads. Blocks of ids go through four stages: compute the addresses of buckets and fetch them,
+// find, fetch rows, read. A loop that stores values that it has just loaded makes later loads wait, and a fetch waits
+// for its page walk, so loops that fetch have few instructions.
 #include <algorithm>
 #include <array>
 #include <optional>
