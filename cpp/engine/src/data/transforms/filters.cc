@@ -76,8 +76,9 @@ class FilterByFids : public RowRule {
         for (std::size_t i = begin; i < end; ++i) {
           const Cell& cell = cells[rows.refs[i].row];
           if (keeps[i] == 0 || !is_fid(cell.arm)) continue;
-          const bool is_list = cell.arm == Arm::kFidV1 || cell.arm == Arm::kFidV2;
-          if (is_list && !filter_.may_have_any(cell.data, cell.size / sizeof(std::int64_t))) [[likely]]
+          // A list with a broken id is read by `each_fid`, which reports it.
+          const bool is_list = (cell.arm == Arm::kFidV1 || cell.arm == Arm::kFidV2) && cell.size % 8 == 0;
+          if (is_list && !filter_.may_have_any(cell.data, cell.size / 8)) [[likely]]
             continue;
           at_row(rows, i, [&](const RowView&) {
             keeps[i] = each_fid(cell, [&](std::int64_t id) { return !filter_.has(id); }) ? 1 : 0;
