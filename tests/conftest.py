@@ -34,7 +34,13 @@ hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, deran
 hypothesis.settings.register_profile("thorough", deadline=None, print_blob=True, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "default"))
 
-_LONG = ("tests/integration/", "tests/unit/test_examples.py", "tests/unit/layers/", "tests/unit/benchmarks/")
+_LONG = (
+    "tests/integration/",
+    "tests/unit/test_examples.py",
+    "tests/unit/layers/",
+    "tests/unit/benchmarks/",
+    "tests/unit/embedding/test_table_properties.py",
+)
 
 _SEED = int(os.environ.get("TEST_SEED", random.SystemRandom().randrange(2**32)))
 
