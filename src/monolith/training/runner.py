@@ -345,9 +345,10 @@ class Job:
         if steps is None or not self._is_alone:
             return
         known = read_job(self.config.run.model_dir, default={})
-        is_within = self._is_second_pass or not self.estimator.data_ended
-        if not (self.config.input.resume_data and self.estimator.step > 0 and is_within):
-            self._first_step = self.estimator.step
+        step = self.estimator.step  # loads the newest checkpoint, which knows whether its data ended
+        is_within = step > 0 and (self._is_second_pass or not self.estimator.data_ended)
+        if not (self.config.input.resume_data and is_within):
+            self._first_step = step
         elif not self._first_step:
             self._first_step = int(known.get("first_step", 0))
         epochs = self.config.input.epochs
