@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from host_gpu import HostGpu
 from monolith.core.errors import MonolithError
 from monolith.embedding import MultiTable
 from monolith.embedding.admission import SlidingHashFilter
@@ -40,9 +42,12 @@ RANKS = [] if IS_SANITIZED else ["ranks"]
 
 NO_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
 GPU = pytest.param("gpu", marks=[pytest.mark.gpu, NO_GPU])
+NO_COMPILER = pytest.mark.skipif(shutil.which("g++") is None, reason="there is no g++")
+GPU_KERNELS = pytest.param("gpu_kernels", marks=NO_COMPILER)
+"""The kernels of a GPU on the processor, by the stand-in of ``host_gpu``."""
 
 
-@pytest.fixture(params=["native", "reference", GPU, *RANKS, *REMOTE])
+@pytest.fixture(params=["native", "reference", GPU, GPU_KERNELS, *RANKS, *REMOTE])
 def make(request: pytest.FixtureRequest) -> Iterator[Callable[[list[TableSpec]], Any]]:
     if request.param == "reference":
         yield ReferenceStore
@@ -50,6 +55,8 @@ def make(request: pytest.FixtureRequest) -> Iterator[Callable[[list[TableSpec]],
         yield MultiTable
     elif request.param == "gpu":
         yield GpuStore
+    elif request.param == "gpu_kernels":
+        yield lambda specs: GpuStore(specs, HostGpu())
     elif request.param == "ranks":  # several ranks are in tests/integration/test_synchronous_training.py
         from monolith.training.groups.ranks import RankConnection, RankInfo, RankStore
 

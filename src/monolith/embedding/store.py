@@ -1,4 +1,4 @@
-"""``EmbeddingStore``: the interface between a model and the owner of its rows.
+"""``EmbeddingStore``: the interface between a model and the owner of its rows. ``RowStore``: its calls of one step.
 
 Owners are this process, parameter servers, peers and serving tables. Every backend passes
 ``tests/conformance/test_embedding_store.py``.
@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from monolith.embedding.specs import TableSpec
 
-__all__ = ["EmbeddingStore", "Ids", "Manifest", "Rows"]
+__all__ = ["EmbeddingStore", "Ids", "Manifest", "RowStore", "Rows"]
 
 Ids = NDArray[np.int64]
 Rows = NDArray[np.float32]
@@ -35,14 +35,8 @@ class Manifest:
     """Table name to the newest update time that the table has seen."""
 
 
-@runtime_checkable
-class EmbeddingStore(Protocol):
-    """Store of rows that a model trains on."""
-
-    @property
-    def specs(self) -> Mapping[str, TableSpec]:
-        """The tables, in sorted-name order."""
-        ...
+class RowStore(Protocol):
+    """Rows of distinct ids, by table: the calls of one training step."""
 
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id. The ids of a table are unique; absent ones show zeros (or their first values)."""
@@ -68,6 +62,16 @@ class EmbeddingStore(Protocol):
             time_s: Event time of the batch.
             step: Number of the batch.
         """
+        ...
+
+
+@runtime_checkable
+class EmbeddingStore(RowStore, Protocol):
+    """Store of rows that a model trains on."""
+
+    @property
+    def specs(self) -> Mapping[str, TableSpec]:
+        """The tables, in sorted-name order."""
         ...
 
     def snapshot(self, path: str | PathLike[str]) -> Manifest:

@@ -1,12 +1,13 @@
-"""The embedding path for torch: one autograd function for all layouts of a step.
+"""The layouts of a step as tensors of torch.
 
-Forward fills every layout in one call of the embedder; backward sums their gradients per unique id in another. Rows are
-leaf tensors, so after ``backward`` the ``grad`` of a row tensor is the gradient to push to the store.
+``embed`` reads all layouts by one function of autograd. After ``backward``, the ``grad`` of a row tensor is the
+gradient to push to the store.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,35 +15,15 @@ import torch
 from torch import Tensor
 
 from monolith import _native
+from monolith.embedding.autograd import read_tensors
 from monolith.features.embedder import EmbeddedBatch, Embedder, PulledBatch
 
 __all__ = ["Embedded", "embed"]
 
 
-class _FillLayouts(torch.autograd.Function):
-    """Maps rows of all tables to the tensors of all layouts."""
-
-    @staticmethod
-    def forward(ctx: Any, embedder: Embedder, plan: _native.StepPlan, squares: list[float], *rows: Tensor) -> Any:
-        outputs = [
-            torch.empty((plan.rows, each.width), dtype=torch.float32, device=embedder.device)
-            for each in embedder.tensors
-        ]
-        embedder.fill(plan, rows, outputs)
-        ctx.embedder, ctx.plan, ctx.shapes, ctx.squares = embedder, plan, [each.shape for each in rows], squares
-        ctx.set_materialize_grads(False)
-        return tuple(outputs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        rows = [torch.empty(shape, dtype=torch.float32, device=ctx.embedder.device) for shape in ctx.shapes]
-        ctx.squares[:] = ctx.embedder.scatter(ctx.plan, grads, rows)
-        return None, None, None, *rows
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """A batch for ``forward``, and the leaf tensors that receive its gradient."""
+    """A batch for ``forward``, and the row tensors that receive its gradient."""
 
     batch: EmbeddedBatch
     plan: _native.StepPlan
@@ -52,15 +33,38 @@ class Embedded:
     """Per table: the sum of squares of its gradient, set by ``backward``."""
 
 
+class _LayoutSource:
+    """Fills the tensors of all layouts; their gradients become the ``grad`` of the rows."""
+
+    has_optional_gradients = True
+
+    def __init__(self, embedder: Embedder, pulled: PulledBatch) -> None:
+        self._widths = [each.width for each in embedder.tensors]
+        self._read = pulled.read
+        self.rows = [torch.as_tensor(each) for each in pulled.rows]
+        self.squares: list[float] = []
+
+    def read(self) -> Sequence[Tensor]:
+        outputs = [torch.empty((self._read.plan.rows, width)) for width in self._widths]
+        self._read.pool([each.numpy() for each in self.rows], [each.numpy() for each in outputs])
+        return outputs
+
+    def take_gradients(self, grads: Sequence[Tensor | None]) -> None:
+        arrays = [None if each is None else each.contiguous().numpy() for each in grads]
+        sums = [torch.empty_like(each) for each in self.rows]
+        self.squares[:] = self._read.sum_gradients(arrays, [each.numpy() for each in sums])
+        for each, gradient in zip(self.rows, sums, strict=True):
+            each.grad = gradient if each.grad is None else each.grad + gradient
+
+
 def embed(
     embedder: Embedder, pulled: PulledBatch, *, device: torch.device | str = "cpu", needs_grad: bool = True
 ) -> Embedded:
     """Return a batch with the tensors of all layouts, all on ``device``."""
-    rows = [torch.as_tensor(each).requires_grad_(needs_grad) for each in pulled.rows]
-    squares: list[float] = []
-    flat: tuple[Tensor, ...] = ()
+    source = _LayoutSource(embedder, pulled)
+    flat: Sequence[Tensor] = ()
     if embedder.tensors:
-        flat = _FillLayouts.apply(embedder, pulled.plan, squares, *rows)  # type: ignore[no-untyped-call]
+        flat = read_tensors(source, torch.zeros(0, requires_grad=needs_grad))
     filled = iter(
         each.reshape(-1, *tensor.shape).to(device) for each, tensor in zip(flat, embedder.tensors, strict=True)
     )
@@ -69,4 +73,4 @@ def embed(
         tensors = list(itertools.islice(filled, count))
         layouts[name] = tensors if is_list else tensors[0]
     batch = pulled.batch.as_torch() if str(device) == "cpu" else pulled.batch.to(device)
-    return Embedded(EmbeddedBatch.of(batch, layouts), pulled.plan, rows, squares)
+    return Embedded(EmbeddedBatch.of(batch, layouts), pulled.plan, source.rows, source.squares)

@@ -1,8 +1,7 @@
-"""The embedding path: plan a batch, pull its rows, fill the layouts; and back: scatter gradients, push them.
+"""``Embedder``: plans a batch of a model, pulls its rows, and pushes their gradients.
 
-``Embedder`` is the seam between a model and its tables. ``HostEmbedder`` implements it in host memory, for any
-``EmbeddingStore``; rows on another device need another implementation. This module does not import torch: tensors are
-duck-typed, and ``autograd`` calls ``fill`` and ``scatter`` from torch.
+``HostEmbedder`` implements it in host memory, for any ``EmbeddingStore``. ``PlannedRead`` pools rows and sums
+gradients, and ``autograd`` calls it from torch. This module does not import torch: tensors are duck-typed.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
-from monolith.embedding import EmbeddingStore, MultiTable
-from monolith.embedding.multi_table import PlannedRows
+from monolith.embedding import EmbeddingStore
+from monolith.embedding.planned_read import PlannedRead
 from monolith.embedding.store import Ids, Rows
 from monolith.features.declaration import Declaration
 from monolith.features.layouts import Layout, LayoutTensor
@@ -62,11 +61,15 @@ class PulledBatch:
     """A batch, its plan, and one row per unique id of each table, as they were when pulled."""
 
     batch: Batch
-    plan: _native.StepPlan
+    read: PlannedRead
+    """Fills layouts from the rows, and takes one push."""
     rows: Sequence[Rows]
     """Per table in name order, (U, D)."""
-    places: PlannedRows | None = None
-    """Places of the rows in tables of this process, for one push."""
+
+    @property
+    def plan(self) -> _native.StepPlan:
+        """The unique ids of the batch, and where each of them occurs."""
+        return self.read.plan
 
 
 class Embedder(Protocol):
@@ -81,11 +84,6 @@ class Embedder(Protocol):
     @property
     def declaration(self) -> Declaration:
         """The features and layouts of the model."""
-        ...
-
-    @property
-    def device(self) -> str:
-        """Device of the rows and of the filled layouts."""
         ...
 
     @property
@@ -110,28 +108,6 @@ class Embedder(Protocol):
         """Plan a batch and pull its rows, by one call of the store; ``before_push`` prepares their update."""
         ...
 
-    def fill(self, plan: _native.StepPlan, rows: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Fill the tensors of all layouts from rows.
-
-        Args:
-            plan: The plan of the batch.
-            rows: Per table, (U, D).
-            outputs: Per layout tensor, (B, W); overwritten.
-        """
-        ...
-
-    def scatter(
-        self, plan: _native.StepPlan, grads: Sequence[Tensor | None], rows: Sequence[Tensor]
-    ) -> Sequence[float]:
-        """Sum the gradients of all layout tensors per unique id; return the sum of squares per table.
-
-        Args:
-            plan: The plan of the batch.
-            grads: Per layout tensor, (B, W); None = zero.
-            rows: Per table, (U, D); overwritten.
-        """
-        ...
-
     def push(self, pulled: PulledBatch, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
         ...
@@ -139,8 +115,6 @@ class Embedder(Protocol):
 
 class HostEmbedder:
     """The ``Embedder`` in host memory, against one store."""
-
-    device = "cpu"
 
     def __init__(self, declaration: Declaration, store: EmbeddingStore) -> None:
         self.declaration = declaration
@@ -210,39 +184,13 @@ class HostEmbedder:
 
     def pull(self, batch: Batch, *, before_push: bool = False) -> PulledBatch:
         """Plan a batch and pull its rows, by one call of the store; ``before_push`` keeps their places for ``push``."""
-        plan = self.plan(batch)
-        if before_push and type(self.store) is MultiTable:  # a subclass may override pull and push
-            places = self.store.pull_planned(plan, self._tables)
-            return PulledBatch(batch, plan, places.rows, places)
-        rows = self.store.pull({name: plan.ids(number) for number, name in enumerate(self._tables)})
-        return PulledBatch(batch, plan, [rows[name] for name in self._tables])
-
-    def fill(self, plan: _native.StepPlan, rows: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Fill the tensors of all layouts from rows, by one native call."""
-        plan.pool([each.numpy() for each in rows], [each.numpy() for each in outputs])
-
-    def scatter(
-        self, plan: _native.StepPlan, grads: Sequence[Tensor | None], rows: Sequence[Tensor]
-    ) -> Sequence[float]:
-        """Sum the gradients of all layout tensors per unique id, by one native call."""
-        arrays = [None if each is None else each.contiguous().numpy() for each in grads]
-        return plan.scatter(arrays, [each.numpy() for each in rows])
+        read = PlannedRead(self.store, self.plan(batch), self._tables)
+        return PulledBatch(batch, read, read.pull(before_push=before_push))
 
     def push(self, pulled: PulledBatch, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
-        dropped = self.blocked()
-        if pulled.places is not None and not dropped:
-            pulled.places.push([each.contiguous().numpy() for each in grads], time_s=time_s, step=step)
-            return
-        plan, tables = pulled.plan, list(enumerate(self._tables))
-        ids = {name: plan.ids(number) for number, name in tables}
-        rows = {name: grads[number].numpy() for number, name in tables}
-        counts = {name: plan.counts(number) for number, name in tables}
-        for name, blocked in dropped.items():
-            if name in ids:
-                kept = ~np.isin(ids[name], blocked)
-                ids[name], rows[name], counts[name] = ids[name][kept], rows[name][kept], counts[name][kept]
-        self.store.push(ids, rows, counts=counts, time_s=time_s, step=step)
+        rows = [each.contiguous().numpy() for each in grads]
+        pulled.read.push(rows, time_s=time_s, step=step, dropped=self.blocked())
 
 
 def _describe_layout(layout: Layout) -> tuple[str, int, bool]:

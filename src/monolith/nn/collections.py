@@ -40,6 +40,8 @@ class Feature:
     """First values of a row; None = uniform in plus or minus ``dim ** -0.5``."""
     expire_days: int | None = None
     """Days after its last update that a row leaves; None = never."""
+    max_bytes: int | None = None
+    """Budget of the table; None = unbounded."""
     padding: int | None = None
     """Id that counts nowhere and has no row."""
 
@@ -50,7 +52,12 @@ class Feature:
     def spec(self) -> TableSpec:
         """Return the spec of the feature's table."""
         return make_spec(
-            self.table or self.name, self.dim, self.optimizer, self.initializer, expire_days=self.expire_days
+            self.table or self.name,
+            self.dim,
+            self.optimizer,
+            self.initializer,
+            expire_days=self.expire_days,
+            max_bytes=self.max_bytes,
         )
 
 
@@ -61,10 +68,16 @@ class _Collection(TableModule):
         features: The features, with different names.
         device: Device of the rows.
         group: Processes over which the rows are sharded; every call is then collective. None keeps all rows here.
+        host_bytes: Host memory per table for rows that have no room on a GPU; each feature needs ``max_bytes``.
     """
 
     def __init__(
-        self, features: Sequence[Feature], *, device: str | torch.device = "cpu", group: ProcessGroup | None = None
+        self,
+        features: Sequence[Feature],
+        *,
+        device: str | torch.device = "cpu",
+        group: ProcessGroup | None = None,
+        host_bytes: int | None = None,
     ) -> None:
         features = tuple(features)
         if not features:
@@ -78,10 +91,10 @@ class _Collection(TableModule):
             if specs.setdefault(spec.name, spec) != spec:
                 raise ConfigError(
                     f"feature {each.name!r} shares table {spec.name!r} with other settings; give equal dim, optimizer, "
-                    "initializer and expire_days"
+                    "initializer, expire_days and max_bytes"
                 )
         columns = [InputColumn(each.name, each.table or each.name, each.mode, each.padding) for each in features]
-        super().__init__(list(specs.values()), columns, device=device, group=group)
+        super().__init__(list(specs.values()), columns, device=device, group=group, host_bytes=host_bytes)
         self.features = features
         self.names = tuple(names)
 

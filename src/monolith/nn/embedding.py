@@ -26,13 +26,15 @@ def make_spec(
     initializer: Initializer | None,
     *,
     expire_days: int | None = None,
+    max_bytes: int | None = None,
     seed: int = 0,
 ) -> TableSpec:
     """Return the spec of a table whose absent rows read as their first values, as the rows of torch do."""
     piece = SliceSpec(
         dim, optimizer=optimizer or Adagrad(), initializer=initializer or RandomUniform(-(dim**-0.5), dim**-0.5)
     )
-    return TableSpec(name, [piece], on_miss="initial", seed=seed, expire_days=expire_days or NEVER_EXPIRES_DAYS)
+    days = expire_days or NEVER_EXPIRES_DAYS
+    return TableSpec(name, [piece], on_miss="initial", seed=seed, expire_days=days, max_bytes=max_bytes)
 
 
 class _OneTable(TableModule):
@@ -49,6 +51,7 @@ class _OneTable(TableModule):
         mode: Literal["sum", "mean"],
         padding_idx: int | None,
         device: str | torch.device,
+        host_bytes: int | None,
     ) -> None:
         if spec is None:
             if embedding_dim is None:
@@ -58,7 +61,8 @@ class _OneTable(TableModule):
             raise ConfigError("spec is given beside embedding_dim, optimizer or initializer; the spec holds them all")
         if len(spec.slices) != 1:
             raise ConfigError(f"spec has {len(spec.slices)} slices, expected 1; use mt.Model for several")
-        super().__init__([spec], [InputColumn("input", spec.name, mode, padding_idx)], device=device)
+        columns = [InputColumn("input", spec.name, mode, padding_idx)]
+        super().__init__([spec], columns, device=device, host_bytes=host_bytes)
         self.embedding_dim = spec.dim
         self.padding_idx = padding_idx
 
@@ -93,6 +97,7 @@ class Embedding(_OneTable):
         spec: The whole table instead of the parts: expiry, admission, budget.
         name: Name of the table; the tables of one export have different names.
         device: Device of the rows.
+        host_bytes: Host memory for rows that have no room on a GPU, beside ``max_bytes`` of the spec.
     """
 
     def __init__(
@@ -105,9 +110,18 @@ class Embedding(_OneTable):
         spec: TableSpec | None = None,
         name: str = "table",
         device: str | torch.device = "cpu",
+        host_bytes: int | None = None,
     ) -> None:
         super().__init__(
-            embedding_dim, spec, optimizer, initializer, name=name, mode="sum", padding_idx=padding_idx, device=device
+            embedding_dim,
+            spec,
+            optimizer,
+            initializer,
+            name=name,
+            mode="sum",
+            padding_idx=padding_idx,
+            device=device,
+            host_bytes=host_bytes,
         )
 
     def forward(self, input: Tensor) -> Tensor:  # the name in torch.nn.Embedding
@@ -139,6 +153,7 @@ class EmbeddingBag(_OneTable):
         spec: The whole table instead of the parts: expiry, admission, budget.
         name: Name of the table; the tables of one export have different names.
         device: Device of the rows.
+        host_bytes: Host memory for rows that have no room on a GPU, beside ``max_bytes`` of the spec.
     """
 
     def __init__(
@@ -153,6 +168,7 @@ class EmbeddingBag(_OneTable):
         spec: TableSpec | None = None,
         name: str = "table",
         device: str | torch.device = "cpu",
+        host_bytes: int | None = None,
     ) -> None:
         if mode not in ("sum", "mean", "max"):
             raise ConfigError(f"mode is {mode!r}, expected 'sum', 'mean' or 'max'; choose one")
@@ -165,6 +181,7 @@ class EmbeddingBag(_OneTable):
             mode="sum" if mode == "max" else mode,
             padding_idx=padding_idx,
             device=device,
+            host_bytes=host_bytes,
         )
         self.mode = mode
         self.include_last_offset = include_last_offset

@@ -1,47 +1,25 @@
-"""``HostTableSet``: tables in host memory, by the step kernels that ``mt.Model`` uses too."""
+"""``HostTableSet``: tables in host memory, read and updated by ``PlannedRead`` as the rows of ``mt.Model``."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import DimensionMismatch
 from monolith.embedding import MultiTable, RowPlan, Table, TableSpec
-from monolith.embedding.multi_table import PlannedRows
-from monolith.embedding.store import Ids, Rows
+from monolith.embedding.planned_read import PlannedRead
+from monolith.embedding.store import Ids, Rows, RowStore
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
-__all__ = ["HostTableSet", "RowStore"]
-
-
-class RowStore(Protocol):
-    """Rows of distinct ids, by table: the part of ``EmbeddingStore`` that a step needs."""
-
-    def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
-        """Return one row per id."""
-        ...
-
-    def push(
-        self,
-        ids: Mapping[str, Ids],
-        grads: Mapping[str, Rows],
-        *,
-        counts: Mapping[str, ArrayLike] | None = None,
-        learning_rates: Mapping[str, ArrayLike] | None = None,
-        time_s: int = 0,
-        step: int = 0,
-    ) -> None:
-        """Take one optimizer step per id."""
-        ...
+__all__ = ["HostTableSet"]
 
 
 class HostTableSet(TableSet):
@@ -96,7 +74,8 @@ class HostTableSet(TableSet):
         count = len(pairs)
         bags = len(pairs[0][1]) - 1
         plan = self._bags.plan(bags, [ids for ids, _ in pairs], [bounds for _, bounds in pairs], [False] * count)
-        return _BagPlan(self._store, self._dims, plan, [self._dims[column.table] for column in self.columns])
+        read = PlannedRead(self._store, plan, self._names)
+        return _BagPlan(read, self._dims, [self._dims[column.table] for column in self.columns])
 
     @override
     def plan_rows(self, inputs: Sequence[Tensor]) -> Plan:
@@ -111,8 +90,10 @@ class HostTableSet(TableSet):
         plans = {}
         for name, numbers in members.items():
             ids = np.concatenate([lists[number][kept[number]] for number in numbers])
-            plans[name] = self._rows[name].plan(len(ids), [ids], [np.arange(len(ids) + 1)], [False])
-        return _RowPlan(self._store, self._dims, plans, members, kept)
+            plan = self._rows[name].plan(len(ids), [ids], [np.arange(len(ids) + 1)], [False])
+            read = PlannedRead(self._store, plan, [name])
+            plans[name] = _BagPlan(read, {name: self._dims[name]}, [self._dims[name]])
+        return _RowPlan(plans, members, kept)
 
     @override
     def apply(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
@@ -131,6 +112,7 @@ class HostTableSet(TableSet):
 
     @override
     def host_tables(self) -> Mapping[str, Table]:
+        self.peers.check_one_process()
         return {name: self.own_rows[name] for name in self.own_rows}
 
     @override
@@ -142,85 +124,27 @@ class HostTableSet(TableSet):
         self.own_rows.restore(folder)
 
 
-class _StorePlan(ABC):
-    """A plan whose rows come from a store and whose gradients go there."""
-
-    def __init__(
-        self,
-        store: RowStore,
-        dims: Mapping[str, int],
-        ids: Mapping[str, Ids],
-        counts: Mapping[str, NDArray[np.uint32]],
-    ) -> None:
-        self._store, self._dims, self._ids, self._counts = store, dims, ids, counts
-
-    def read(self, *, before_update: bool) -> list[Tensor]:
-        return self._fill(self._store.pull(self._ids))
-
-    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
-        rows = self._scatter([_as_gradient(each) for each in grads])
-        return {
-            name: DistinctGradients(
-                torch.from_numpy(self._ids[name].copy()),  # the plan owns them
-                torch.from_numpy(rows[name]),
-                torch.from_numpy(self._counts[name].astype(np.int64)),
-            )
-            for name in rows
-        }
-
-    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
-        rows = self._scatter([_as_gradient(each) for each in grads])
-        self._store.push(self._ids, rows, counts=self._counts, time_s=time_s, step=step)
-
-    @abstractmethod
-    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
-        """Return the outputs of all columns, from the rows of distinct ids."""
-
-    @abstractmethod
-    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
-        """Return the gradients of distinct ids, from those of the outputs."""
-
-
-class _BagPlan(_StorePlan):
+class _BagPlan:
     """Pooled rows: one plan over the bags of all columns."""
 
-    def __init__(self, store: RowStore, dims: Mapping[str, int], plan: _native.StepPlan, widths: Sequence[int]) -> None:
-        tables = list(enumerate(dims))
-        super().__init__(
-            store,
-            dims,
-            {name: plan.ids(number) for number, name in tables},
-            {name: plan.counts(number) for number, name in tables},
-        )
-        self._plan, self._widths = plan, widths
-        self._places: PlannedRows | None = None
+    def __init__(self, read: PlannedRead, dims: Mapping[str, int], widths: Sequence[int]) -> None:
+        self._read, self._dims, self._widths = read, dims, widths
 
-    @override
     def read(self, *, before_update: bool) -> list[Tensor]:
-        if not before_update or type(self._store) is not MultiTable:
-            return super().read(before_update=before_update)
-        self._places = self._store.pull_planned(self._plan, list(self._dims))
-        return self._fill(dict(zip(self._dims, self._places.rows, strict=True)))
-
-    @override
-    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
-        places, self._places = self._places, None
-        if places is None:
-            super().update(grads, time_s=time_s, step=step)
-            return
-        rows = self._scatter([_as_gradient(each) for each in grads])
-        places.push(list(rows.values()), time_s=time_s, step=step)
-
-    @override
-    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
-        outputs = [torch.empty((self._plan.rows, width)) for width in self._widths]
-        self._plan.pool([rows[name] for name in self._dims], [each.numpy() for each in outputs])
+        rows = self._read.pull(before_push=before_update)
+        outputs = [torch.empty((self._read.plan.rows, width)) for width in self._widths]
+        self._read.pool(rows, [each.numpy() for each in outputs])
         return outputs
 
-    @override
-    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
-        rows = {name: np.empty((len(ids), self._dims[name]), np.float32) for name, ids in self._ids.items()}
-        self._plan.scatter(grads, list(rows.values()))
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        return _as_distinct(self._read, self._sum(grads))
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        self._read.push(list(self._sum(grads).values()), time_s=time_s, step=step)
+
+    def _sum(self, grads: Sequence[Tensor]) -> dict[str, Rows]:
+        rows = {name: np.empty((len(ids), self._dims[name]), np.float32) for name, ids in self._read.ids().items()}
+        self._read.sum_gradients([_as_gradient(each) for each in grads], list(rows.values()))
         return rows
 
 
@@ -263,46 +187,53 @@ class _TablePlan:
         self._places = None
 
 
-class _RowPlan(_StorePlan):
+class _RowPlan:
     """One row per id: per table, the ids of its columns one after the other, as bags of one id each."""
 
     def __init__(
         self,
-        store: RowStore,
-        dims: Mapping[str, int],
-        plans: Mapping[str, _native.StepPlan],
+        bags: Mapping[str, _BagPlan],
         members: Mapping[str, Sequence[int]],
         kept: Sequence[NDArray[np.bool_]],
     ) -> None:
-        super().__init__(
-            store,
-            dims,
-            {name: plan.ids(0) for name, plan in plans.items()},
-            {name: plan.counts(0) for name, plan in plans.items()},
-        )
-        self._plans, self._members, self._kept = plans, members, kept
+        self._bags, self._members, self._kept = bags, members, kept
 
-    @override
-    def _fill(self, rows: Mapping[str, Rows]) -> list[Tensor]:
+    def read(self, *, before_update: bool) -> list[Tensor]:
         outputs = {}
         for name, numbers in self._members.items():
-            dim = self._dims[name]
-            block = np.empty((self._plans[name].rows, dim), np.float32)
-            self._plans[name].pool([rows[name]], [block])
-            bounds = np.cumsum([0, *(int(self._kept[number].sum()) for number in numbers)])
-            for number, first, last in zip(numbers, bounds[:-1], bounds[1:], strict=True):
-                outputs[number] = torch.zeros((len(self._kept[number]), dim))
-                outputs[number].numpy()[self._kept[number]] = block[first:last]
+            (block,) = self._bags[name].read(before_update=before_update)
+            lengths = [int(self._kept[number].sum()) for number in numbers]
+            for number, rows in zip(numbers, torch.split(block, lengths), strict=True):
+                outputs[number] = torch.zeros((len(self._kept[number]), block.shape[1]))
+                outputs[number].numpy()[self._kept[number]] = rows.numpy()
         return [outputs[number] for number in range(len(self._kept))]
 
-    @override
-    def _scatter(self, grads: Sequence[Rows]) -> Mapping[str, Rows]:
-        rows = {}
-        for name, numbers in self._members.items():
-            block = np.concatenate([grads[number][self._kept[number]] for number in numbers])
-            rows[name] = np.empty((len(self._ids[name]), self._dims[name]), np.float32)
-            self._plans[name].scatter([block], [rows[name]])
-        return rows
+    def sum_gradients(self, grads: Sequence[Tensor]) -> Mapping[str, DistinctGradients]:
+        summed: dict[str, DistinctGradients] = {}
+        for name, bags in self._bags.items():
+            summed |= bags.sum_gradients([self._join(name, grads)])
+        return summed
+
+    def update(self, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
+        for name, bags in self._bags.items():
+            bags.update([self._join(name, grads)], time_s=time_s, step=step)
+
+    def _join(self, table: str, grads: Sequence[Tensor]) -> Tensor:
+        """Return the gradients of all columns of a table, without those of padding."""
+        blocks = [_as_gradient(grads[number])[self._kept[number]] for number in self._members[table]]
+        return torch.from_numpy(np.concatenate(blocks))
+
+
+def _as_distinct(read: PlannedRead, rows: Mapping[str, Rows]) -> Mapping[str, DistinctGradients]:
+    ids, counts = read.ids(), read.counts()
+    return {
+        name: DistinctGradients(
+            torch.from_numpy(ids[name].copy()),  # the plan owns them
+            torch.from_numpy(rows[name]),
+            torch.from_numpy(counts[name].astype(np.int64)),
+        )
+        for name in rows
+    }
 
 
 def _as_numpy(tensor: Tensor) -> NDArray[np.int64]:

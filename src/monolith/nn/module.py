@@ -39,6 +39,7 @@ class TableModule(torch.nn.Module):
         columns: The inputs.
         device: Device of the rows.
         group: Processes over which the rows are sharded; None keeps them in this process.
+        host_bytes: Host memory per table for rows that have no room on a GPU; None = no rows there.
     """
 
     def __init__(
@@ -48,20 +49,23 @@ class TableModule(torch.nn.Module):
         *,
         device: str | torch.device,
         group: ProcessGroup | None = None,
+        host_bytes: int | None = None,
     ) -> None:
         super().__init__()
         place = torch.device(device)
         if place.type not in ("cpu", "cuda"):
             raise ConfigError(f"device is {str(device)!r}, expected 'cpu' or 'cuda'; choose one")
+        if host_bytes is not None and place.type == "cpu":
+            raise ConfigError(f"host_bytes is {host_bytes}, expected None with device='cpu': all rows are there")
         self._tables: TableSet
         if group is not None and place.type == "cuda":
-            self._tables = GpuRankTableSet(specs, columns, place, group)
+            self._tables = GpuRankTableSet(specs, columns, place, group, host_bytes=host_bytes)
         elif group is not None:
             self._tables = RankTableSet(specs, columns, group)
         elif place.type == "cpu":
             self._tables = HostTableSet(specs, columns)
         else:
-            self._tables = GpuTableSet(specs, columns, place)
+            self._tables = GpuTableSet(specs, columns, place, host_bytes=host_bytes)
         self._saved: tuple[str, Path, int] | None = None
 
     # --- the tables ---
@@ -108,7 +112,7 @@ class TableModule(torch.nn.Module):
         if not self.training or not torch.is_grad_enabled():
             return False
         distributed = torch.distributed
-        if self._tables.is_sharded:
+        if self._tables.peers.is_sharded:
             return True
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             raise ConfigError(

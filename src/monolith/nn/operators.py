@@ -1,4 +1,4 @@
-"""Reads whose derivative updates the tables: a function of autograd, and custom operators for ``torch.compile``.
+"""Reads whose derivative updates the tables: ``read_tensors``, and custom operators for ``torch.compile``.
 
 The operators let ``torch.compile`` keep one graph around a module.
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from monolith.nn.table_set import TableSet, table_set
+from monolith.embedding.autograd import read_tensors
+from monolith.nn.table_set import Plan, TableSet, table_set
 
 __all__ = ["read_bags", "read_rows"]
 
@@ -25,7 +25,8 @@ def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tens
     """Return per column the pooled rows of its bags; differentiable when ``training``."""
     anchor = _anchor(tables, training)
     if not torch.compiler.is_compiling():
-        return list(_EagerRead.apply(anchor, tables, len(values), training, *values, *offsets))  # type: ignore[no-untyped-call]
+        inputs = [*values, *offsets]
+        return list(read_tensors(_PlanSource(tables, tables.plan_bags(inputs), training=training), anchor, inputs))
     rows: list[Tensor] = _read_bags(anchor, list(values), list(offsets), tables.number, training)
     return rows
 
@@ -34,37 +35,24 @@ def read_rows(tables: TableSet, ids: Sequence[Tensor], *, training: bool) -> lis
     """Return per column one row per id; differentiable when ``training``."""
     anchor = _anchor(tables, training)
     if not torch.compiler.is_compiling():
-        return list(_EagerRead.apply(anchor, tables, None, training, *ids))  # type: ignore[no-untyped-call]
+        return list(read_tensors(_PlanSource(tables, tables.plan_rows(ids), training=training), anchor, ids))
     rows: list[Tensor] = _read_rows(anchor, list(ids), tables.number, training)
     return rows
 
 
-class _EagerRead(torch.autograd.Function):
-    """The same without an operator, whose dispatch costs up to a millisecond per step.
+class _PlanSource:
+    """One plan of a set of tables, without an operator, whose dispatch costs up to a millisecond per step."""
 
-    The inputs are the values of all columns, then the offsets of ``bags`` columns; None = rows instead of bags.
-    """
+    has_optional_gradients = False
 
-    @staticmethod
-    def forward(
-        ctx: Any, anchor: Tensor, tables: TableSet, bags: int | None, training: bool, *inputs: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.tables, ctx.bags = tables, bags
-        ctx.save_for_backward(*inputs)
-        if bags is None:
-            return tuple(tables.read_rows(inputs, keep_plan=training))
-        return tuple(tables.read_bags(inputs[:bags], inputs[bags:], keep_plan=training))
+    def __init__(self, tables: TableSet, plan: Plan, *, training: bool) -> None:
+        self._tables, self._plan, self._training = tables, plan, training
 
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        tables: TableSet = ctx.tables
-        inputs, bags = ctx.saved_tensors, ctx.bags
-        if bags is None:
-            tables.update_rows(inputs, grads)
-        else:
-            tables.update_bags(inputs[:bags], inputs[bags:], grads)
-        return torch.zeros_like(tables.anchor), *[None] * (3 + len(inputs))
+    def read(self) -> Sequence[Tensor]:
+        return self._plan.read(before_update=self._training)
+
+    def take_gradients(self, grads: Sequence[Tensor]) -> None:
+        self._tables.take_gradients(self._plan, grads)
 
 
 def _anchor(tables: TableSet, training: bool) -> Tensor:

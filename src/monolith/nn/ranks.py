@@ -18,13 +18,13 @@ from torch.distributed import ProcessGroup
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import MultiTable, Table, TableSpec
+from monolith.embedding import MultiTable, TableSpec
 from monolith.embedding.ranks import Channel, RankStore
 from monolith.embedding.store import Ids, Rows
 from monolith.nn.host import HostTableSet
-from monolith.nn.table_set import InputColumn
+from monolith.nn.table_set import InputColumn, Peers
 
-__all__ = ["GroupChannels", "RankTableSet"]
+__all__ = ["RankPeers", "RankTableSet"]
 
 
 class RankTableSet(HostTableSet):
@@ -40,39 +40,15 @@ class RankTableSet(HostTableSet):
     """
 
     def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], group: ProcessGroup) -> None:
-        self._channels = GroupChannels(group)
-        self._ranks = RankStore(self._channels, specs)
+        peers = RankPeers(group)
+        self._ranks = RankStore(peers, specs)
         super().__init__(specs, columns, store=_MeanStore(self._ranks))
+        self.peers = peers
 
     @property
     @override
     def own_rows(self) -> MultiTable:
         return self._ranks.tables
-
-    @property
-    @override
-    def is_sharded(self) -> bool:
-        return True
-
-    @property
-    @override
-    def is_chief(self) -> bool:
-        return self._channels.is_chief
-
-    @override
-    def broadcast(self, text: str) -> str:
-        return self._channels.steps.broadcast_bytes(text.encode()).decode()
-
-    @override
-    def all_agree(self, is_fine: bool) -> bool:
-        return bool(self._channels.steps.all_gather_ints([is_fine]).all())
-
-    @override
-    def host_tables(self) -> Mapping[str, Table]:
-        raise ConfigError(
-            f"rows are sharded over {self._channels.size} ranks, expected all rows in one process; call mt.nn.save and "
-            "mt.nn.load into a module without group"
-        )
 
     @override
     def write(self, folder: Path) -> None:
@@ -109,8 +85,15 @@ class _MeanStore:
         self._store.push(ids, shares, counts=counts, learning_rates=learning_rates, time_s=time_s, step=step)
 
 
-class GroupChannels:
-    """The one channel of a process group: reads, updates and saves of a module are calls of one thread."""
+class RankPeers(Peers):
+    """The ranks of a process group, with one channel: reads, updates and saves of a module are calls of one thread.
+
+    Args:
+        group: The processes; its backend for host memory is gloo.
+
+    Raises:
+        ConfigError: The group cannot exchange tensors of host memory.
+    """
 
     def __init__(self, group: ProcessGroup) -> None:
         backend = dist.get_backend_config(group)
@@ -122,3 +105,16 @@ class GroupChannels:
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.is_chief = self.rank == 0
         self.steps = self.rows = self.saves = Channel(group, self.rank, self.size, torch.device("cpu"))
+
+    @property
+    @override
+    def is_sharded(self) -> bool:
+        return True
+
+    @override
+    def broadcast(self, text: str) -> str:
+        return self.steps.broadcast_bytes(text.encode()).decode()
+
+    @override
+    def all_agree(self, is_fine: bool) -> bool:
+        return bool(self.steps.all_gather_ints([is_fine]).all())

@@ -23,16 +23,16 @@ def write_snapshot(tables: TableSet, folder: Path) -> str:
         ConfigError: The folder has a snapshot already.
     """
     is_new = not (folder / "module.json").exists()
-    if not tables.all_agree(is_new):
+    if not tables.peers.all_agree(is_new):
         raise ConfigError(f"folder is {str(folder)!r}, which holds a snapshot; give a new folder for each snapshot")
     folder.mkdir(parents=True, exist_ok=True)
     tables.write(folder / "tables")
     identity = secrets.token_hex(16)
-    if tables.is_chief:
+    if tables.peers.is_chief:
         rows = {entry.name: entry.rows for entry in read_manifest(folder / "tables")}
         body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": rows}
         replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
-    return tables.broadcast(identity)  # after the file is there
+    return tables.peers.broadcast(identity)  # after the file is there
 
 
 def load_snapshot(tables: TableSet, folder: Path) -> str:
@@ -44,9 +44,9 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
     try:
         step, identity = _read_description(folder)
     except ArtifactError:
-        tables.all_agree(False)
+        tables.peers.all_agree(False)
         raise
-    if not tables.all_agree(True):
+    if not tables.peers.all_agree(True):
         raise ArtifactError(f"'{folder}' was not loaded: another rank could not read it; see the log of that rank")
     tables.read(folder / "tables")
     tables.step = step

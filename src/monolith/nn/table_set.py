@@ -22,7 +22,16 @@ from torch import Tensor
 from monolith.core.errors import ConfigError
 from monolith.embedding import Table, TableSpec
 
-__all__ = ["InputColumn", "GradientSink", "Plan", "DistinctGradients", "TableSet", "table_set"]
+__all__ = [
+    "NO_PEERS",
+    "DistinctGradients",
+    "GradientSink",
+    "InputColumn",
+    "Peers",
+    "Plan",
+    "TableSet",
+    "table_set",
+]
 
 _KEPT_PLANS = 4
 """Plans kept between forward and backward: one per forward pass that a training step makes before its backward."""
@@ -78,6 +87,39 @@ class Plan(Protocol):
         ...
 
 
+class Peers:
+    """The processes that share the rows of a module: here, this process alone."""
+
+    size = 1
+    """Number of the processes."""
+    is_chief = True
+    """Whether this process writes the files that the processes share."""
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other processes hold a part of the rows."""
+        return False
+
+    def broadcast(self, text: str) -> str:
+        """Return the text of the chief."""
+        return text
+
+    def all_agree(self, is_fine: bool) -> bool:
+        """Return whether the flag is true in all processes."""
+        return is_fine
+
+    def check_one_process(self) -> None:
+        """Raise ``ConfigError`` if other processes hold a part of the rows."""
+        if self.is_sharded:
+            raise ConfigError(
+                f"rows are sharded over {self.size} ranks, expected all rows in one process; call mt.nn.save and "
+                "mt.nn.load into a module without group"
+            )
+
+
+NO_PEERS = Peers()
+
+
 class TableSet(ABC):
     """The tables of a module: reads rows, and applies their gradients or hands them to a sink.
 
@@ -101,32 +143,14 @@ class TableSet(ABC):
         self.time_s = 0
         """Event time that updates record with their rows, for expiry."""
         self.sink: GradientSink | None = None
+        self.peers: Peers = NO_PEERS
+        """The processes that share the rows."""
         self._plans: dict[tuple[int, ...], tuple[Sequence[Tensor], Plan]] = {}
         _sets[self.number] = self
 
     def dim(self, column: int) -> int:
         """Return the width of a column's rows."""
         return self.specs[self.columns[column].table].dim
-
-    # --- one process of several ---
-
-    @property
-    def is_sharded(self) -> bool:
-        """Whether other processes hold a part of the rows."""
-        return False
-
-    @property
-    def is_chief(self) -> bool:
-        """Whether this process writes the files that ranks share."""
-        return True
-
-    def broadcast(self, text: str) -> str:
-        """Return the text of the chief."""
-        return text
-
-    def all_agree(self, is_fine: bool) -> bool:
-        """Return whether the flag is true in all processes."""
-        return is_fine
 
     # --- one place per device ---
 
@@ -176,6 +200,14 @@ class TableSet(ABC):
         """Update the rows of all columns by the gradients of ``read_rows``."""
         self._update(self.plan_rows, ids, grads)
 
+    def take_gradients(self, plan: Plan, grads: Sequence[Tensor]) -> None:
+        """Update the rows of a plan by the gradients of its outputs, or hand these to the sink."""
+        if self.sink is not None:
+            self.sink.add(plan.sum_gradients(grads))
+        else:
+            plan.update(grads, time_s=self.time_s, step=self.step)
+            self.step += 1
+
     def push(self, gradients: Mapping[str, DistinctGradients], rates: Mapping[str, float]) -> None:
         """Take one optimizer step for the given rows, and count it."""
         self.apply(gradients, rates)
@@ -195,13 +227,7 @@ class TableSet(ABC):
         self, make_plan: Callable[[Sequence[Tensor]], Plan], inputs: Sequence[Tensor], grads: Sequence[Tensor]
     ) -> None:
         _, plan = self._plans.pop(_key_of(inputs), (None, None))
-        if plan is None:
-            plan = make_plan(inputs)
-        if self.sink is not None:
-            self.sink.add(plan.sum_gradients(grads))
-        else:
-            plan.update(grads, time_s=self.time_s, step=self.step)
-            self.step += 1
+        self.take_gradients(make_plan(inputs) if plan is None else plan, grads)
 
 
 def table_set(number: int) -> TableSet:

@@ -40,6 +40,7 @@ class Doorkeeper:
                 expire_days=NEVER_EXPIRES_DAYS,
                 slot_expire_days={},
                 max_bytes=None,
+                when_full="refuse",
                 on_miss="zeros",
             )
         )
@@ -55,6 +56,11 @@ class Doorkeeper:
         is_admitted = self._table.contains(ids)
         self._table.delete(ids[is_admitted])  # its row is on the GPU
         return is_admitted
+
+    @property
+    def ids_filtered(self) -> int:
+        """Sightings that did not give a row."""
+        return self._table.stats.ids_filtered
 
     def copy_counts_to(self, table: Table) -> None:
         """Replace the admission counts of a table in host memory."""

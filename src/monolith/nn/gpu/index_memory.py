@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from monolith.nn.gpu.program import Program
+from monolith.nn.gpu.device import GpuDevice, Kernels
 
 __all__ = ["MOST_PAGES", "SLOTS", "IndexArgument", "IndexMemory", "Shape"]
 
@@ -104,18 +103,18 @@ class IndexMemory:
     """Device memory of the pages.
 
     Args:
-        program: The kernels.
+        kernels: The kernels.
         device: Device of the memory.
     """
 
-    def __init__(self, program: Program, device: torch.device) -> None:
-        self._program = program
+    def __init__(self, kernels: Kernels, device: GpuDevice) -> None:
+        self._kernels = kernels
         self._device = device
         self._slabs: list[torch.Tensor] = []
         self._free: list[int] = []
         self._shape = Shape()
         self._pages: dict[int, list[int]] = {}
-        self._pointers = torch.zeros((2, 1024), dtype=torch.int64, device=device)
+        self._pointers = torch.zeros((2, 1024), dtype=torch.int64, device=device.place)
         self._make(Shape())
 
     @property
@@ -181,14 +180,14 @@ class IndexMemory:
         self._clear(fresh)
         self._write_pointers()
         table = np.array(old, np.int64)
-        moved = self._upload(np.stack([table, table + SLOTS * 8], axis=1))
-        self._program.launch("move_pages", len(old), 1024, self.argument, moved)
+        moved = self._device.upload(np.stack([table, table + SLOTS * 8], axis=1))
+        self._kernels.launch("move_pages", len(old), 1024, self.argument, moved)
         self._free.extend(old)  # safe: later kernels of the stream run after this one
 
     def _take(self, count: int) -> list[int]:
         if len(self._free) < count:
             pages = max(_PAGES_PER_SLAB if self._slabs else count, count - len(self._free))
-            slab = torch.empty(pages * _PAGE_BYTES, dtype=torch.uint8, device=self._device)
+            slab = torch.empty(pages * _PAGE_BYTES, dtype=torch.uint8, device=self._device.place)
             self._slabs.append(slab)
             self._free.extend(slab.data_ptr() + number * _PAGE_BYTES for number in range(pages))
         taken = self._free[-count:]
@@ -196,17 +195,14 @@ class IndexMemory:
         return taken
 
     def _clear(self, pages: list[int]) -> None:
-        addresses = self._upload(np.array(pages, np.int64))
-        self._program.launch("fill_keys", min(len(pages), 4096), 1024, addresses, ctypes.c_uint32(len(pages)))
-
-    def _upload(self, array: NDArray[np.int64]) -> torch.Tensor:
-        return torch.from_numpy(array).pin_memory().to(self._device, non_blocking=True)
+        addresses = self._device.upload(np.array(pages, np.int64))
+        self._kernels.launch("fill_keys", min(len(pages), 4096), 1024, addresses, ctypes.c_uint32(len(pages)))
 
     def _write_pointers(self) -> None:
         keys = np.zeros(self._shape.partitions * MOST_PAGES, np.int64)
         for number, pages in self._pages.items():
             keys[number * MOST_PAGES : number * MOST_PAGES + len(pages)] = pages
         if len(keys) > self._pointers.shape[1]:
-            self._pointers = torch.zeros((2, 2 * len(keys)), dtype=torch.int64, device=self._device)
+            self._pointers = torch.zeros((2, 2 * len(keys)), dtype=torch.int64, device=self._device.place)
         rows = np.where(keys == 0, 0, keys + SLOTS * 8)
-        self._pointers[:, : len(keys)] = self._upload(np.stack([keys, rows]))
+        self._pointers[:, : len(keys)] = self._device.upload(np.stack([keys, rows]))

@@ -21,6 +21,7 @@
 #define SPLIT_PAGES 17u
 #define SPECIAL 0xfffffffeu  // slot of the id whose bits are EMPTY
 #define SKIPPED 0xfffffffdu  // slot and row of an id that counts nowhere
+#define PENDING 0xfffffffcu  // row of a key that is getting one
 
 struct Index {
   u64** keys;    // per partition MOST_PAGES pages of SLOTS keys; null where a partition has fewer
@@ -40,11 +41,20 @@ struct Slabs {
 
 // Device counters, one struct per table.
 struct Counters {
-  u32 rows;      // rows of the table
-  u32 special;   // row of the id EMPTY, or NONE
-  u32 lost;      // ids that found no slot: the table was not grown enough
-  u32 distinct;  // ids of the step
+  u32 rows;       // row numbers in use
+  u32 special;    // row of the id EMPTY, or NONE
+  u32 lost;       // ids that found no slot: the table was not grown enough
+  u32 distinct;   // ids of the step
+  u32 dead;       // row numbers that no key has: a key whose first gradient is not finite keeps its slot, with row NONE
+  u32 first_new;  // first row number of the step
+  u32 skipped;    // gradients that were not finite
+  u32 unused;
 };
+
+extern "C" __global__ void begin_step(Counters* counters) {
+  counters->distinct = 0;
+  counters->first_new = counters->rows;
+}
 
 __device__ __forceinline__ u64 mix(u64 x) {
   x ^= 0x2d358dccaa6c78a5ull;
@@ -191,8 +201,9 @@ extern "C" __global__ void find_rows(Index index, const Counters* counters, cons
     out[first + lane] = counters->special;
     slots[first + lane] = counters->special == NONE ? NONE : SPECIAL;
   } else {
-    out[first + lane] = slot == NONE ? NONE : row_number(index, slot);
-    slots[first + lane] = slot;
+    const u32 row = slot == NONE ? NONE : row_number(index, slot);
+    out[first + lane] = row;
+    slots[first + lane] = row == NONE ? NONE : slot;
   }
 }
 
@@ -243,10 +254,12 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
   }
 }
 
-// Finds or adds one key by eight lanes and writes its slot. Returns the slot where this group added the key, else NONE.
+// Finds or adds one key by eight lanes and writes its slot. Returns the slot where this group added the key, else NONE. A
+// key without a row counts as added by the group that gets it its row.
 __device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters, u64 key, u32* out, u32 lane, u32 mask,
                                           u32 shift) {
   if (key == EMPTY) {
+    __syncwarp(mask);  // every lane has read *out
     u32 won = 0;
     if (lane == 0) {
       won = atomicCAS(&counters->special, NONE, SPECIAL) == NONE;
@@ -262,7 +275,10 @@ __device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters
     const u32 slot = probe(index, home, key, bucket, lane, mask, shift, &empty);
     if (slot != NONE) {
       if (lane == 0) *out = slot;
-      return NONE;
+      if (!counters->dead) return NONE;
+      u32 won = 0;
+      if (lane == 0) won = atomicCAS(&row_number(index, slot), NONE, PENDING) == NONE;
+      return __shfl_sync(mask, won, 0, 8) ? slot : NONE;
     }
     if (empty == NONE) {
       if (lane == 0) atomicAdd(&counters->lost, 1u);
@@ -455,6 +471,18 @@ extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, c
 __device__ __forceinline__ bool is_finite(float4 value) {
   return isfinite(value.x) && isfinite(value.y) && isfinite(value.z) && isfinite(value.w);
 }
+
+// Counts a gradient that is not finite, and takes the row of a key that got it in this step.
+__device__ __forceinline__ void skip_row(const Index& index, Counters* counters, u32 slot, u32 number) {
+  atomicAdd(&counters->skipped, 1u);
+  if (number < counters->first_new) return;
+  atomicAdd(&counters->dead, 1u);
+  if (slot == SPECIAL) {
+    counters->special = NONE;
+  } else {
+    row_number(index, slot) = NONE;
+  }
+}
 #endif
 
 __device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
@@ -507,7 +535,7 @@ __device__ __forceinline__ void step_column(u32 column, float& value, float* sta
 
 // One optimizer step per distinct slot, LANES lanes each, four rows in flight. A gradient that is not finite changes
 // nothing.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* counters, const u32* distinct_slots,
                                        const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
                                        u64 seed) {
   GROUP_OF_LANES
@@ -551,7 +579,9 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
             fine = fine && is_finite(__ldcg(sums + (u64)(first + k * stride) * DIM4 + later));
           }
 #endif
-          if (!__all_sync(mask, fine)) row[k] = nullptr;
+          if (__all_sync(mask, fine)) continue;
+          if (lane == 0 && row[k]) skip_row(index, counters, distinct_slots[first + k * stride], number[k]);
+          row[k] = nullptr;
         }
       }
 #endif
@@ -583,7 +613,7 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
 }
 #else
 // The same for rules that look at a whole row. The terms of a pass are added in the order of the columns, as on the host.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters* counters, const u32* distinct_slots,
+extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* counters, const u32* distinct_slots,
                                        const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
                                        u64 seed) {
   __shared__ float terms[256 / LANES * PADDED];
@@ -597,7 +627,10 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, const Counters*
 #if CHECK_FINITE
     bool fine = true;
     for (u32 column = lane; column < DIM; column += LANES) fine = fine && isfinite(gradient[column]);
-    if (!__all_sync(mask, fine)) continue;
+    if (!__all_sync(mask, fine)) {
+      if (lane == 0) skip_row(index, counters, slot, number);
+      continue;
+    }
 #endif
 #define UPDATE_OF(slice) slice::update(row, gradient, own, lane, mask, rates.of[slice::kNumber], step_number);
     EACH_SLICE(UPDATE_OF)
@@ -722,7 +755,11 @@ extern "C" __global__ void put_keys(Index index, const i64* ids, const u32* rows
 
 extern "C" __global__ void fill_keys(u64** blocks, u32 count) {
   for (u32 block = blockIdx.x; block < count; block += gridDim.x) {
-    for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) blocks[block][slot] = EMPTY;
+    u32* rows = (u32*)(blocks[block] + SLOTS);
+    for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
+      blocks[block][slot] = EMPTY;
+      rows[slot] = 0;  // not NONE: claim_slot compares
+    }
   }
 }
 
@@ -732,10 +769,11 @@ extern "C" __global__ void list_keys(Index index, const Counters* counters, i64*
     if (!index.keys[page]) continue;
     for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
       const u64 key = index.keys[page][slot];
-      if (key == EMPTY) continue;
+      const u32 row = index.rows[page][slot];
+      if (key == EMPTY || row == NONE) continue;
       const u32 at = atomicAdd(cursor, 1u);
       ids[at] = (i64)key;
-      rows[at] = index.rows[page][slot];
+      rows[at] = row;
     }
   }
   if (blockIdx.x == 0 && threadIdx.x == 0 && counters->special != NONE) {
@@ -751,7 +789,8 @@ extern "C" __global__ void list_touched(Index index, Slabs slabs, const Counters
     if (!index.keys[page]) continue;
     for (u32 slot = threadIdx.x; slot < SLOTS; slot += blockDim.x) {
       const u64 key = index.keys[page][slot];
-      if (key == EMPTY || !is_touched(slabs, index.rows[page][slot])) continue;
+      const u32 row = index.rows[page][slot];
+      if (key == EMPTY || row == NONE || !is_touched(slabs, row)) continue;
       const u32 at = atomicAdd(cursor, 1u);
       if (ids) ids[at] = (i64)key;
     }

@@ -17,12 +17,10 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from typing_extensions import override
 
-from monolith.core.errors import ConfigError
-from monolith.embedding import MultiTable, Table, TableSpec
+from monolith.embedding import MultiTable, TableSpec
 from monolith.embedding.ranks import RankStore
-from monolith.nn.gpu.table import GpuTable
 from monolith.nn.gpu.table_set import GpuTableSet
-from monolith.nn.ranks import GroupChannels
+from monolith.nn.ranks import RankPeers
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan
 
 __all__ = ["GpuRankTableSet", "owner_of"]
@@ -36,42 +34,26 @@ class GpuRankTableSet(GpuTableSet):
         columns: The inputs, the same at all ranks.
         device: The GPU of this rank.
         group: The processes. Its backend for host memory is gloo; the one for GPUs may be NCCL.
+        host_bytes: Host memory of this rank per table, for rows that have no room on its GPU.
 
     Raises:
         ConfigError: The group cannot exchange tensors of host memory.
     """
 
     def __init__(
-        self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], device: torch.device, group: ProcessGroup
+        self,
+        specs: Sequence[TableSpec],
+        columns: Sequence[InputColumn],
+        device: torch.device,
+        group: ProcessGroup,
+        *,
+        host_bytes: int | None = None,
     ) -> None:
-        self._channels = GroupChannels(group)
-        self._exchange = _Exchange(group, self._channels.size, device)
-        super().__init__(specs, columns, device)
-
-    @property
-    @override
-    def is_sharded(self) -> bool:
-        return True
-
-    @property
-    @override
-    def is_chief(self) -> bool:
-        return self._channels.is_chief
-
-    @override
-    def broadcast(self, text: str) -> str:
-        return self._channels.steps.broadcast_bytes(text.encode()).decode()
-
-    @override
-    def all_agree(self, is_fine: bool) -> bool:
-        return bool(self._channels.steps.all_gather_ints([is_fine]).all())
-
-    @override
-    def host_tables(self) -> Mapping[str, Table]:
-        raise ConfigError(
-            f"rows are sharded over {self._channels.size} ranks, expected all rows in one process; call mt.nn.save and "
-            "mt.nn.load into a module without group"
-        )
+        ranks = RankPeers(group)
+        self._ranks = ranks
+        self._exchange = _Exchange(group, ranks.size, device)
+        super().__init__(specs, columns, device, host_bytes=host_bytes)
+        self.peers = ranks
 
     # --- steps ---
 
@@ -109,7 +91,7 @@ class GpuRankTableSet(GpuTableSet):
         step: int,
     ) -> None:
         """Take one optimizer step per id, with the mean of the gradients of all ranks."""
-        newest_s = int(self._channels.steps.all_gather_ints([time_s]).max())
+        newest_s = int(self._ranks.steps.all_gather_ints([time_s]).max())
         for name, table in self.tables.items():
             each = gradients.get(name)
             if each is None:
@@ -122,7 +104,7 @@ class GpuRankTableSet(GpuTableSet):
     def _collect(self, own: DistinctGradients) -> tuple[Tensor, Tensor, Tensor]:
         """Return the ids, gradients and sightings of all ranks for the rows of this rank."""
         route = self._exchange.route(own.ids)
-        columns = (own.ids, own.grads / self._channels.size, own.counts)
+        columns = (own.ids, own.grads / self._ranks.size, own.counts)
         ids, grads, counts = (self._exchange.send(each[route.order], route.sent, route.received) for each in columns)
         return ids, grads, counts
 
@@ -134,18 +116,16 @@ class GpuRankTableSet(GpuTableSet):
 
     @override
     def write(self, folder: Path) -> None:
-        store = RankStore(self._channels, self.specs.values())
+        store = RankStore(self._ranks, self.specs.values())
         store.tables = MultiTable.of({name: table.to_host() for name, table in self.tables.items()})
         store.snapshot(folder)
 
     @override
     def read(self, folder: Path) -> None:
-        store = RankStore(self._channels, self.specs.values())
+        store = RankStore(self._ranks, self.specs.values())
         store.restore(folder)
         for name in self.tables:
-            fresh = GpuTable(self.specs[name], self.device)
-            fresh.add_rows_of(store.tables[name])
-            self.tables[name] = fresh
+            self.replace_table(name, store.tables[name])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

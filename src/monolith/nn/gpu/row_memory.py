@@ -9,6 +9,8 @@ import ctypes
 
 import torch
 
+from monolith.nn.gpu.device import GpuDevice
+
 __all__ = ["RowArgument", "RowMemory"]
 
 _SLAB_BYTES = 64 << 20
@@ -36,7 +38,7 @@ class RowMemory:
         max_bytes: Budget of the table; slabs of a small table are small.
     """
 
-    def __init__(self, stride: int, device: torch.device, *, has_stamps: bool, max_bytes: int | None = None) -> None:
+    def __init__(self, stride: int, device: GpuDevice, *, has_stamps: bool, max_bytes: int | None = None) -> None:
         self._stride = stride
         self._device = device
         slab_bytes = _SLAB_BYTES if max_bytes is None else min(_SLAB_BYTES, max_bytes // 16)
@@ -44,7 +46,7 @@ class RowMemory:
         self._slabs: list[torch.Tensor] = []
         self._stamps: list[torch.Tensor] | None = [] if has_stamps else None
         self._touched: list[torch.Tensor] | None = None
-        self._pointers = torch.zeros((3, _FIRST_SLABS), dtype=torch.int64, device=device)
+        self._pointers = torch.zeros((3, _FIRST_SLABS), dtype=torch.int64, device=device.place)
         self._argument = self._make_argument()
 
     @property
@@ -84,9 +86,9 @@ class RowMemory:
             return
         count = 1 << self._shift
         for _ in range(missing):
-            self._slabs.append(torch.empty(count * self._stride, device=self._device))
+            self._slabs.append(torch.empty(count * self._stride, device=self._device.place))
             if self._stamps is not None:
-                self._stamps.append(torch.zeros(count, dtype=torch.int16, device=self._device))
+                self._stamps.append(torch.zeros(count, dtype=torch.int16, device=self._device.place))
             if self._touched is not None:
                 self._touched.append(self._make_bits())
         self._write_pointers()
@@ -108,7 +110,7 @@ class RowMemory:
             bits.zero_()
 
     def _make_bits(self) -> torch.Tensor:
-        return torch.zeros(1 << (self._shift - 5), dtype=torch.int32, device=self._device)
+        return torch.zeros(1 << (self._shift - 5), dtype=torch.int32, device=self._device.place)
 
     def _slabs_for(self, rows: int) -> int:
         return -(-rows >> self._shift) if rows else 0
@@ -121,10 +123,10 @@ class RowMemory:
     def _write_pointers(self) -> None:
         count = len(self._slabs)
         if count > self._pointers.shape[1]:
-            self._pointers = torch.zeros((3, 2 * count), dtype=torch.int64, device=self._device)
+            self._pointers = torch.zeros((3, 2 * count), dtype=torch.int64, device=self._device.place)
         addresses = torch.zeros((3, count), dtype=torch.int64)
         for number, blocks in enumerate((self._slabs, self._stamps, self._touched)):
             for place, block in enumerate(blocks or ()):
                 addresses[number, place] = block.data_ptr()
-        self._pointers[:, :count].copy_(addresses.pin_memory(), non_blocking=True)
+        self._pointers[:, :count] = self._device.upload(addresses.numpy())
         self._argument = self._make_argument()

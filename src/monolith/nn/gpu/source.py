@@ -139,13 +139,6 @@ def check_spec(spec: TableSpec) -> None:
                 f"compressor is {piece.compressor!r}, expected Fp32 or Fp16 on a GPU: others change the rows that "
                 "training reads; use device='cpu'"
             )
-    if spec.when_full != "refuse":
-        raise ConfigError(f"when_full is {spec.when_full!r}, expected 'refuse' on a GPU; use device='cpu'")
-    if spec.nan_gradients == "error":
-        raise ConfigError(
-            "nan_gradients is 'error', expected 'skip' or 'pass' on a GPU: a check would make each step wait; use "
-            "device='cpu'"
-        )
 
 
 def first_values(spec: TableSpec) -> ctypes.Structure:

@@ -24,6 +24,7 @@ from monolith.embedding import MultiTable, TableSpec
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.store import Ids, Manifest, Rows
+from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.table import GpuTable
 
 __all__ = ["GpuStore"]
@@ -45,16 +46,16 @@ class GpuStore:
     def __init__(
         self,
         specs: Iterable[TableSpec],
-        device: str | torch.device = "cuda",
+        device: str | torch.device | GpuDevice = "cuda",
         *,
         host_bytes: int | None = None,
         force_expiry: bool = False,
     ) -> None:
         ordered = sorted(specs, key=lambda spec: spec.name)
-        unbounded = [replace(spec, max_bytes=None) for spec in ordered]  # budgets are of the GPU
+        unbounded = [replace(spec, max_bytes=None, when_full="refuse") for spec in ordered]  # budgets are of the GPU
         self._copy = MultiTable(unbounded, force_expiry=force_expiry)  # refuses equal names
         self._specs = {spec.name: spec for spec in ordered}
-        self._device = torch.device(device)
+        self._device = open_device(device)
         self._force_expiry = force_expiry
         self._host_bytes = host_bytes
         self._lock = threading.RLock()
@@ -90,11 +91,11 @@ class GpuStore:
     def pull(self, ids: Mapping[str, Ids]) -> Mapping[str, Rows]:
         """Return one row per id; see ``EmbeddingStore.pull``."""
         with self._lock:
-            rows = {name: self[name].lookup(self._upload(ids[name])) for name in sorted(ids)}
-        copies = {name: torch.empty(each.shape, pin_memory=True) for name, each in rows.items()}
+            rows = {name: self[name].lookup(self._device.upload(ids[name])) for name in sorted(ids)}
+        copies = {name: self._device.make_host_tensor(*each.shape, dtype=each.dtype) for name, each in rows.items()}
         for name, each in rows.items():
             copies[name].copy_(each, non_blocking=True)
-        torch.cuda.current_stream(self._device).synchronize()
+        self._device.synchronize()
         return {name: each.numpy() for name, each in copies.items()}
 
     def push(
@@ -120,17 +121,13 @@ class GpuStore:
             sightings = (counts or {}).get(name)
             with self._lock:
                 self[name].apply_gradients(
-                    self._upload(ids[name]),
-                    self._upload(grads[name]),
+                    self._device.upload(ids[name]),
+                    self._device.upload(grads[name]),
                     learning_rates=(learning_rates or {}).get(name),
                     time_s=time_s,
                     step=step,
                     counts=None if sightings is None else torch.from_numpy(np.asarray(sightings).astype(np.int64)),
                 )
-
-    def _upload(self, array: NDArray[np.int64] | Rows) -> torch.Tensor:
-        """Return a copy on the GPU, by an asynchronous transfer from pinned memory."""
-        return torch.tensor(np.asarray(array)).pin_memory().to(self._device, non_blocking=True)
 
     # --- removals ---
 
@@ -138,7 +135,7 @@ class GpuStore:
         """Remove rows by table; return for each id whether it had a row."""
         existed = {}
         for name, each in ids.items():
-            keys = torch.from_numpy(np.asarray(each, np.int64)).to(self._device)
+            keys = self._device.upload(np.asarray(each, np.int64))
             with self._lock:
                 existed[name] = self[name].contains(keys).cpu().numpy()
                 self[name].delete(keys)

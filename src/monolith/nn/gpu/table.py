@@ -1,69 +1,71 @@
-"""``GpuTable``: a collisionless table in the memory of a GPU, with the values and updates of ``Table``.
+"""``GpuTable``: a collisionless table in the memory of a GPU, with the calls, values and updates of ``Table``.
 
-All calls queue kernels on the current stream of torch and return without waiting, unless the table needs memory. The
-host knows the number of rows from a copy that follows each update; until the copy arrives it counts every id as new.
+Lookups and updates queue kernels on the current stream of torch and return without waiting, unless the table needs
+memory. Arguments and results are tensors on the device. One thread at a time may call a table.
+
+Calls without a kernel (``assign``, ``reinitialize`` and their kind) copy the rows of their ids to host memory, let the
+engine change them there, and copy them back. Such calls wait for the GPU.
 """
 
 from __future__ import annotations
 
-import ctypes
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from os import PathLike
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, EngineError, ExpiryRefused
+from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, ExpiryRefused
 from monolith.embedding import NoFilter, Table, TableSpec
+from monolith.embedding.arguments import Mode, check_time
+from monolith.embedding.entry import Entry
 from monolith.embedding.expiry import has_expiry
 from monolith.nn.gpu.admission import Doorkeeper
-from monolith.nn.gpu.event_stamps import EventStamps
+from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.host_tier import Entries, HostTier, choose_cold
-from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
-from monolith.nn.gpu.program import Program
-from monolith.nn.gpu.row_memory import RowMemory
-from monolith.nn.gpu.source import RowLayout, check_spec, first_values, kernel_text
+from monolith.nn.gpu.keyed_rows import COPIED_ROWS, Found, KeyedRows, PooledGradients
+from monolith.nn.gpu.row_times import RowTimes
+from monolith.nn.gpu.source import check_spec
 
-__all__ = ["Found", "GpuTable"]
+__all__ = ["Found", "GpuTable", "GpuTableStats"]
 
-Mode: TypeAlias = Literal["sum", "mean"]
-
-_COPIED_ROWS = 1 << 20
-"""Rows per copy between device and host."""
+Result = TypeVar("Result")
+_Array: TypeAlias = NDArray[Any]
 
 _SLOTS_OF_IDS = 1 << 15
 _SKIPPED = -3
 """SKIPPED of the kernels, as int32."""
-_MOST_CLOCK_STEP_S = 86400
 _GUARDED_ROWS = 1000
 _MOST_EXPIRED = 0.8
 """Share of the rows that an eviction may drop without ``force``; the same as on the host."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """Places of ids in a table, as ``find`` saw them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTableStats:
+    """Counters of a table; see ``Table.stats``."""
 
-    ids: Tensor
-    rows: Tensor
-    """Row number of every id, -1 where it has none."""
-    slots: Tensor
-    skipped: Tensor | None
-    """Ids that count nowhere, (N,) bool; None = no id is skipped."""
-    version: tuple[Shape, int]
-    """Shape of the index and number of evictions; rows and slots are valid as long as both stay."""
+    nan_rows_skipped: int
+    ids_filtered: int
+    rows_evicted: int
+    """Expired rows."""
+    rows_evicted_full: int
+    """Rows that left because the table was full."""
 
 
 class GpuTable:
     """A table on a GPU.
 
     Rows keep their times where they can expire. ``drain_touched`` starts to keep which rows changed. A table with an
-    admission filter asks the filter in host memory, so its updates wait for the GPU.
+    admission filter asks the filter in host memory, and one with ``nan_gradients="error"`` checks each gradient first,
+    so updates of either wait for the GPU.
 
-    At ``max_bytes`` of the spec, rows with the oldest updates move to host memory, if ``host_bytes`` gives room there.
-    A row moves back when a step reads it, and such a step waits for the GPU. Without room, the table raises.
+    At ``max_bytes`` of the spec, rows with the oldest updates leave if ``when_full`` is "evict_oldest", or move to host
+    memory if ``host_bytes`` gives room there. A row moves back when a step reads it, and such a step waits for the GPU.
+    Otherwise the table raises.
 
     Args:
         spec: The table.
@@ -74,44 +76,41 @@ class GpuTable:
         ConfigError: There is no GPU, or the spec needs a part that GPU tables do not have.
     """
 
-    def __init__(self, spec: TableSpec, device: str | torch.device = "cuda", *, host_bytes: int | None = None) -> None:
+    def __init__(
+        self, spec: TableSpec, device: str | torch.device | GpuDevice = "cuda", *, host_bytes: int | None = None
+    ) -> None:
         check_spec(spec)
         if host_bytes is not None and spec.max_bytes is None:
             raise ConfigError(f"host_bytes is {host_bytes} and max_bytes of the spec is None; give a budget of the GPU")
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device is {str(device)!r}, and torch finds no GPU; use device='cpu'")
+        if host_bytes is not None and spec.when_full == "evict_oldest":
+            raise ConfigError(
+                f"host_bytes is {host_bytes} and when_full is 'evict_oldest', expected one of both; rows of a full "
+                "table either move to host memory or leave"
+            )
         self.spec = spec
         self.dim = spec.dim
-        self.device = torch.device(device)
-        self._layout = RowLayout.of(spec)
-        self._padded, self._stride = self._layout.padded, self._layout.stride
-        self._first = first_values(spec)
-        self._tier = None if host_bytes is None else HostTier(spec, host_bytes)
-        self._has_times = has_expiry(spec)
-        self._stamps = EventStamps() if self._has_times or self._tier is not None else None
-        """Stamps of rows: times of events; without an expiry, numbers of steps for the host tier."""
-        self._doorkeeper = None if isinstance(spec.admission, NoFilter) else Doorkeeper(spec)
-        self._processors = torch.cuda.get_device_properties(self.device).multi_processor_count
-        with torch.cuda.device(self.device):
-            torch.cuda.current_stream()  # makes the context
-            torch.zeros(1, device=self.device)
-            self._program = Program(kernel_text(spec), self.device)
-            self._index = IndexMemory(self._program, self.device)
-            none = -1  # NONE as int32
-            self._counters = torch.tensor([0, none, 0, 0], dtype=torch.int32, device=self.device)
-            self._copied = torch.zeros(4, dtype=torch.int32).pin_memory()
-            self._copy_event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self._rows = RowMemory(self._stride, self.device, has_stamps=self._stamps is not None, max_bytes=spec.max_bytes)
-        self._is_copying = False
-        self._is_empty = True
-        self._evictions = 0
-        self._known_rows = 0
-        self._rows_since = 0
-        self._rows_since_copy = 0
+        self._gpu = open_device(device)
+        self.device = self._gpu.place
+        self._host_bytes = host_bytes
         self._changed: list[Tensor] = []
-        """Ids of changes that the marks of rows do not have: those before an eviction, and removed ids."""
-        self._clock_s = 0
+        """Ids of changes that the marks of rows do not have: those before a packing, and removed ids."""
+        self._nan_rows = 0
+        self._rows_evicted = 0
+        self._rows_evicted_full = 0
         self.step = 0
+        self._make_empty()
+
+    def _make_empty(self) -> None:
+        spec = self.spec
+        self._tier = None if self._host_bytes is None else HostTier(spec, self._host_bytes)
+        self._doorkeeper = None if isinstance(spec.admission, NoFilter) else Doorkeeper(spec)
+        can_leave = self._tier is not None or self._evicts_oldest
+        self._times = RowTimes(has_times=has_expiry(spec), has_order=can_leave)
+        self._rows = KeyedRows(spec, self._gpu, has_stamps=self._times.has_stamps)
+
+    @property
+    def _evicts_oldest(self) -> bool:
+        return self.spec.max_bytes is not None and self.spec.when_full == "evict_oldest"
 
     # --- reading ---
 
@@ -119,68 +118,52 @@ class GpuTable:
         """Return the row of every id, (N, D); absent ids follow ``on_miss`` of the spec."""
         ids = self._check_ids(ids)
         self._bring(ids)
-        out = torch.empty((len(ids), self.dim), device=self.device)
-        self._launch(
-            "find_values",
-            -(-len(ids) // 2) * 8,
-            self._index.argument,
-            self._rows.argument,
-            self._counters,
-            ids,
-            _u32(len(ids)),
-            ctypes.c_int(self.spec.on_miss == "initial"),
-            self._first,
-            out,
-        )
-        return out
+        return self._rows.lookup(ids)
 
     def lookup_pooled(self, ids: Tensor, offsets: Tensor, mode: Mode = "sum") -> Tensor:
-        """Pool ragged bags, (B, D); offsets are B + 1 numbers."""
+        """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n); offsets are B + 1 numbers."""
+        if isinstance(mode, tuple):
+            ids, skipped = self._pick_first(self._check_ids(ids), self._check_ids(offsets), mode[1])
+            return self.pool(self.find(ids, skipped), None).reshape(-1, mode[1], self.dim)
         return self.pool(self.find(ids), offsets, mode)
 
     def find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
         """Return the places of the ids, for ``pool`` and ``apply``; ``skipped`` ids read as zeros and get no row."""
         ids = self._check_ids(ids)
         self._bring(ids)
-        return self._find(ids, skipped)
-
-    def _find(self, ids: Tensor, skipped: Tensor | None = None) -> Found:
-        """Find ids on the GPU."""
-        rows, slots = (torch.empty(len(ids), dtype=torch.int32, device=self.device) for _ in range(2))
-        self._launch(
-            "find_rows", -(-len(ids) // 2) * 8, self._index.argument, self._counters, ids, _u32(len(ids)), rows, slots
-        )
-        if skipped is not None:
-            rows.masked_fill_(skipped, _SKIPPED)
-            slots.masked_fill_(skipped, _SKIPPED)
-        return Found(ids, rows, slots, skipped, self._version)
+        return self._rows.find(ids, skipped)
 
     def pool(self, found: Found, offsets: Tensor | None, mode: Mode = "sum") -> Tensor:
         """Return one row per bag, or one per id without offsets."""
-        bags = len(found.ids) if offsets is None else len(offsets) - 1
-        out = torch.empty((bags, self.dim), device=self.device)
-        threads, groups = _group_threads(self._padded // 4)
-        self._program.launch(
-            "pool_rows",
-            -(-bags // groups),
-            threads,
-            self._rows.argument,
-            found.rows,
-            found.ids,
-            ctypes.c_void_p(0) if offsets is None else self._check_ids(offsets),
-            _u32(bags),
-            ctypes.c_int(mode == "mean"),
-            ctypes.c_int(self.spec.on_miss == "initial"),
-            self._first,
-            out,
-        )
-        return out
+        bounds = None if offsets is None else self._check_ids(offsets)
+        return self._rows.pool(found, bounds, "mean" if mode == "mean" else "sum")
 
     def contains(self, ids: Tensor) -> Tensor:
         """Return for every id whether it has a row, (N,) bool."""
         return self.find(ids).rows != -1
 
-    # --- writing ---
+    def entry(self, fid: int) -> Entry | None:
+        """Return everything kept for one id, or None when it has no row."""
+        host = Table(self._host_spec)
+        host.import_entries(*self._read_entries(self._gpu.upload(np.array([fid], np.int64))))
+        return host.entry(fid)
+
+    def items(self, batch_size: int = 65536) -> Iterator[tuple[Tensor, Tensor]]:
+        """Iterate over (ids, rows) in batches of at most ``batch_size``, of the rows at the first call."""
+        ids = self._list_ids()
+        for first in range(0, len(ids), batch_size):
+            some = ids[first : first + batch_size]
+            yield some, self.lookup(some)
+
+    def _pick_first(self, ids: Tensor, offsets: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Return ``count`` places per bag with its first ids, flat, and which places are empty."""
+        places = offsets[:-1, None] + torch.arange(count, device=self.device)
+        is_empty = (places >= offsets[1:, None]).flatten()
+        if not len(ids):
+            return ids.new_zeros(len(is_empty)), is_empty
+        return ids[places.flatten().clamp(max=len(ids) - 1)], is_empty
+
+    # --- gradients ---
 
     def apply_gradients(
         self,
@@ -190,10 +173,38 @@ class GpuTable:
         learning_rates: ArrayLike | None = None,
         time_s: int = 0,
         step: int | None = None,
+        dedup: bool = True,
+        values_at_gradient: Tensor | None = None,
         counts: Tensor | None = None,
     ) -> None:
-        """Take one optimizer step per distinct id; the gradients of equal ids are summed. See ``apply``."""
-        self.apply(self.find(ids), None, grads, learning_rates=learning_rates, time_s=time_s, step=step, counts=counts)
+        """Take one optimizer step per distinct id; the gradients of equal ids are summed. See ``apply``.
+
+        Args:
+            ids: (N,).
+            grads: (N, D).
+            learning_rates: One rate per slice; None = those of the spec.
+            time_s: Event time of the rows.
+            step: Number of the step for rates and rules; None = the updates so far.
+            dedup: False takes one step per occurrence instead of one per id. The engine computes it; see the module.
+            values_at_gradient: (N, D) values for DelayCompensated, by the engine too; None = no delay.
+            counts: (N,) sightings behind each id, for admission; None = one each.
+        """
+        if dedup and values_at_gradient is None:
+            self.apply(
+                self.find(ids), None, grads, learning_rates=learning_rates, time_s=time_s, step=step, counts=counts
+            )
+            return
+        number = self.step if step is None else step
+        keys, rows = _to_numpy(self._check_ids(ids)), _to_numpy(grads)
+        values = None if values_at_gradient is None else _to_numpy(values_at_gradient)
+        sightings = None if counts is None else _to_numpy(counts)
+        self._change_in_engine(
+            keys,
+            lambda table: table.apply_gradients(
+                keys, rows, learning_rates, time_s, number, dedup, values_at_gradient=values, counts=sightings
+            ),
+        )
+        self.step += 1
 
     def apply_pooled_gradients(
         self,
@@ -206,8 +217,17 @@ class GpuTable:
         time_s: int = 0,
         step: int | None = None,
     ) -> None:
-        """Take one optimizer step per distinct id from the gradients of ``lookup_pooled``'s result."""
-        self.apply(self.find(ids), offsets, grads, mode, learning_rates=learning_rates, time_s=time_s, step=step)
+        """Take one optimizer step per distinct id from the gradients of ``lookup_pooled``'s result, in its shape."""
+        skipped: Tensor | None = None
+        bounds: Tensor | None = offsets
+        if isinstance(mode, tuple):
+            expected = (len(offsets) - 1, mode[1], self.dim)
+            if tuple(grads.shape) != expected:
+                raise DimensionMismatch(self._describe_shape(grads, expected))
+            ids, skipped = self._pick_first(self._check_ids(ids), self._check_ids(offsets), mode[1])
+            bounds, grads = None, grads.reshape(-1, self.dim)
+        found = self.find(ids, skipped)
+        self.apply(found, bounds, grads, mode, learning_rates=learning_rates, time_s=time_s, step=step)
 
     def apply(
         self,
@@ -224,8 +244,7 @@ class GpuTable:
         """Take one optimizer step per distinct id of ``find``, from the gradients of ``pool``'s result.
 
         Ids without a row get one, if the admission filter of the table lets them in. Rows that came or moved since
-        ``find`` are looked for again. A gradient with NaN or Inf changes nothing, unless ``nan_gradients`` of the spec
-        is "pass".
+        ``find`` are looked for again. ``nan_gradients`` of the spec decides about gradients with NaN or Inf.
 
         Args:
             found: Places of the ids.
@@ -238,70 +257,50 @@ class GpuTable:
             counts: Sightings behind each id, for admission; None = one each.
         """
         number = self.step if step is None else step
-        ids = found.ids
-        count = len(ids)
-        if offsets is not None:
-            offsets = self._check_ids(offsets)
-        expected = (count if offsets is None else len(offsets) - 1, self.dim)
-        if tuple(grads.shape) != expected:
-            raise DimensionMismatch(
-                f"gradients of table {self.spec.name!r} have shape {tuple(grads.shape)}, expected {expected}"
-            )
+        rates = self._rates(learning_rates, number)
+        gradients = self._check_gradients(found, offsets, grads, mode)
+        count = len(found.ids)
         if count == 0:
             return
-        bags = None if offsets is None else self._number_bags(offsets, count)
-        grads = grads.detach().to(self.device, torch.float32).contiguous()
-        self._reserve(count, needed=ids)
-        slots = found.slots if found.version == self._version else self.find(ids, found.skipped).slots
+        rows = self._rows
+        self._reserve(count, needed=found.ids)
+        is_valid = found.version == rows.version
+        slots = found.slots.clone() if is_valid else self.find(found.ids, found.skipped).slots
         if self._doorkeeper is not None:
-            self._refuse_new(self._doorkeeper, ids, slots, counts)
-        self._insert(ids, slots)
-        capacity = 1 << (2 * count - 1).bit_length()
-        scratch = torch.full((capacity,), -1, dtype=torch.int64, device=self.device)
-        entries = torch.empty(count, dtype=torch.int32, device=self.device)
-        distinct_slots = torch.empty(count, dtype=torch.int32, device=self.device)
-        distinct = self._counters[3:4]
-        distinct.zero_()
-        self._launch(
-            "place_slots", count, slots, _u32(count), scratch, _u32(capacity - 1), entries, distinct_slots, distinct
-        )
-        sums = torch.empty((count, self._padded), device=self.device)
-        blocks = 4 * self._processors
-        threads, _ = _group_threads(self._padded // 4)
-        occurrences = [
-            ctypes.c_void_p(0) if bags is None else bags,
-            ctypes.c_void_p(0) if offsets is None else offsets,
-        ]
-        mean = ctypes.c_int(mode == "mean")
-        if self.spec.deterministic:
-            places = scratch.view(torch.int32).view(-1, 2)[entries.long(), 1]
-            places, order = torch.sort(places, stable=True)
-            starts = torch.searchsorted(places, torch.arange(count + 1, dtype=torch.int32, device=self.device))
-            self._program.launch(
-                "sum_in_order", 2 * blocks, threads, order, starts, *occurrences, distinct, mean, grads, sums
-            )
-        else:
-            self._program.launch("clear_sums", blocks, 256, sums, distinct)
-            self._program.launch(
-                "sum_gradients", 2 * blocks, threads, scratch, entries, *occurrences, _u32(count), mean, grads, sums
-            )
-        self._program.launch(
-            "update_rows",
-            2 * blocks,
-            256,
-            self._index.argument,
-            self._rows.argument,
-            self._counters,
-            distinct_slots,
-            distinct,
-            sums,
-            self._rates(learning_rates, number),
-            _u32(self._stamp(time_s, number)),
-            ctypes.c_int64(number),
-            ctypes.c_uint64(self.spec.seed),
-        )
+            self._refuse_new(self._doorkeeper, found.ids, slots, counts)
+        rows.begin_step()
+        rows.insert(found.ids, slots)
+        rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
         self.step += 1
-        self._note_rows(count)
+        rows.counts.note(count)
+
+    def _check_gradients(self, found: Found, offsets: Tensor | None, grads: Tensor, mode: Mode) -> PooledGradients:
+        bounds = None if offsets is None else self._check_ids(offsets)
+        expected = (len(found.ids) if bounds is None else len(bounds) - 1, self.dim)
+        if tuple(grads.shape) != expected:
+            raise DimensionMismatch(self._describe_shape(grads, expected))
+        grads = grads.detach().to(self.device, torch.float32).contiguous()
+        if self.spec.nan_gradients == "error":
+            self._check_finite(grads)
+        return PooledGradients(grads, bounds, "mean" if mode == "mean" else "sum")
+
+    def _describe_shape(self, grads: Tensor, expected: tuple[int, ...]) -> str:
+        return f"gradients of table {self.spec.name!r} have shape {tuple(grads.shape)}, expected {expected}"
+
+    def _check_finite(self, grads: Tensor) -> None:
+        """Raise where a gradient is not finite. The call waits for the GPU."""
+        if self._gpu.is_capturing:
+            raise ConfigError(
+                f"nan_gradients of table {self.spec.name!r} is 'error', expected 'skip' or 'pass' in a CUDA graph: the "
+                "check waits for the GPU"
+            )
+        if bool(torch.isfinite(grads).all()):
+            return
+        row, column = (~torch.isfinite(grads)).nonzero()[0].tolist()
+        raise ConfigError(
+            f"table {self.spec.name!r}: gradient row {row}, column {column} is {grads[row, column].item()}; nothing "
+            'was applied (nan_gradients="skip" leaves such rows out instead)'
+        )
 
     def _refuse_new(self, doorkeeper: Doorkeeper, ids: Tensor, slots: Tensor, counts: Tensor | None) -> None:
         """Skip the ids without a row that the admission filter refuses. The call waits for the GPU."""
@@ -312,58 +311,70 @@ class GpuTable:
         is_admitted = doorkeeper.admit(ids[absent].cpu().numpy(), sightings)
         slots[absent[torch.from_numpy(~is_admitted).to(self.device)]] = _SKIPPED
 
-    def _rates(self, learning_rates: ArrayLike | None, step: int) -> ctypes.Array[ctypes.c_float]:
+    def _rates(self, learning_rates: ArrayLike | None, step: int) -> Sequence[float]:
         rates = self.spec.learning_rates_at(step) if learning_rates is None else np.ravel(learning_rates)
         if len(rates) != len(self.spec.slices):
             raise DimensionMismatch(
                 f"learning_rates has {len(rates)} numbers, expected {len(self.spec.slices)}, one per slice of table "
                 f"{self.spec.name!r}"
             )
-        return (ctypes.c_float * len(rates))(*map(float, rates))
+        return [float(each) for each in rates]
 
-    def _stamp(self, time_s: int, step: int) -> int:
+    def _stamp(self, time_s: int) -> int:
         """Return the stamp of an update; 0 in a table without stamps."""
-        if self._clock_s:
-            self._clock_s = max(self._clock_s, min(time_s, self._clock_s + _MOST_CLOCK_STEP_S))
-        else:
-            self._clock_s = time_s
-        if self._stamps is None:
-            return 0
-        stamp, replacements = self._stamps.stamp(time_s if self._has_times else step + 1)
+        stamp, replacements = self._times.stamp_update(time_s, self.step)
         self._replace_stamps(replacements)
         return stamp
 
     def _replace_stamps(self, replacements: NDArray[np.int32] | None) -> None:
         if replacements is not None:
-            moved = torch.from_numpy(replacements).to(self.device)
-            self._program.launch("replace_stamps", 4096, 256, self._rows.argument, self._counters, moved)
+            self._rows.replace_stamps(self._gpu.upload(replacements))
+
+    # --- values ---
+
+    def assign(self, ids: Tensor, rows: Tensor, time_s: int = 0) -> None:
+        """Set the values of every id, making rows as needed; optimizer state stays. Of duplicates the last wins."""
+        keys, values = _to_numpy(self._check_ids(ids)), _to_numpy(rows)
+        self._change_in_engine(keys, lambda table: table.assign(keys, values, time_s))
+
+    def assign_add(self, ids: Tensor, rows: Tensor, time_s: int = 0) -> None:
+        """Add to the values of every id; a new row starts from its initial values. Duplicates all add."""
+        keys, values = _to_numpy(self._check_ids(ids)), _to_numpy(rows)
+        self._change_in_engine(keys, lambda table: table.assign_add(keys, values, time_s))
+
+    def reinitialize(self, ids: Tensor) -> Tensor:
+        """Give every id its initial values and fresh optimizer state; return per id 1 = existed, 0 = new."""
+        keys = _to_numpy(self._check_ids(ids))
+        return torch.from_numpy(self._change_in_engine(keys, lambda table: table.reinitialize(keys)))
 
     def find_or_insert(self, ids: Tensor) -> Tensor:
         """Return the row of every id, (N, D); ids without a row get one with their first values."""
         ids = self._check_ids(ids)
         self._bring(ids)
         self._reserve(len(ids), needed=ids)
-        slots = torch.full((len(ids),), -1, dtype=torch.int32, device=self.device)
-        is_read = torch.zeros(len(ids), dtype=torch.uint8, device=self.device)
-        out = torch.empty((len(ids), self.dim), device=self.device)
-        self._insert(ids, slots, out, is_read)
-        self._launch(
-            "read_slots",
-            len(ids) * 8,
-            self._index.argument,
-            self._rows.argument,
-            self._counters,
-            slots,
-            _u32(len(ids)),
-            is_read,
-            out,
-        )
-        self._note_rows(len(ids))
+        out = self._rows.insert_and_read(ids)
+        self._rows.counts.note(len(ids))
         return out
 
-    def reserve(self, rows: int) -> None:
-        """Take memory for ``rows`` rows in all, so that no later call grows the table before it has them."""
-        self._reserve(max(0, rows - self._count_rows()))
+    def _change_in_engine(self, ids: _Array, change: Callable[[Table], Result]) -> Result:
+        """Return the result of a call of ``Table`` on copies of the rows of ``ids``, and store the changed rows."""
+        host = Table(self._host_spec)
+        blank = np.zeros((1, len(self._rows.layout.host_words())), np.float32)
+        host.import_entries(np.zeros(1, np.int64), np.array([self._times.clock_s], np.uint32), blank)  # sets the clock
+        host.delete([0])
+        host.import_entries(*self._read_entries(self._gpu.upload(np.unique(ids))))
+        self.copy_admission_to(host)
+        host.drain_touched()
+        result = change(host)
+        changed = host.drain_touched()
+        self._add_entries(host.read_entries(changed), needed=self._gpu.upload(changed))
+        self._times.clock_s = host.max_time_s
+        self._nan_rows += host.stats.nan_rows_skipped
+        if self._doorkeeper is not None:
+            self._doorkeeper.take_counts_of(host)
+        return result
+
+    # --- removing ---
 
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:
         """Remove expired rows and return how many; the clock is ``max_time_s`` unless given.
@@ -373,47 +384,43 @@ class GpuTable:
         Raises:
             ExpiryRefused: It would drop more than 80 % of at least 1,000 rows, and is not forced; nothing was changed.
         """
-        if self._stamps is None or not self._has_times:
+        if not self._times.has_times:
             return 0
-        ids, numbers = self._list_keys()
-        if not len(ids):
-            return 0
-        seconds = torch.from_numpy(self._stamps.seconds).to(self.device)[self._read_stamps(numbers)]
-        clock = self._clock_s if now_s is None else now_s
+        ids, numbers = self._rows.list_keys()
+        clock = self._times.clock_s if now_s is None else now_s
+        seconds = self._gpu.upload(self._times.stamps.seconds)[self._rows.read_stamps(numbers)]
         is_kept = clock - seconds < self._lives_s(ids)
-        count = int(is_kept.sum())
-        expired = len(ids) - count
+        expired = len(ids) - int(is_kept.sum())
         if not force and len(ids) >= _GUARDED_ROWS and expired > _MOST_EXPIRED * len(ids):
             raise ExpiryRefused(
                 f"table {self.spec.name!r} would lose {expired} of {len(ids)} rows at clock {clock}; check the event "
                 "times, or give force=True"
             )
         if expired:
-            self._keep_rows(ids[is_kept], numbers[is_kept], removed=ids[~is_kept])
+            self._keep_rows(ids, numbers, is_kept, removed=ids[~is_kept])
         if self._tier is not None:
             expired += self._note_removed(self._tier.evict(clock))
+        self._rows_evicted += expired
         return expired
-
-    def _read_stamps(self, numbers: Tensor) -> Tensor:
-        stamps = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
-        self._launch("read_stamps", len(numbers), self._rows.argument, numbers, _u32(len(numbers)), stamps)
-        return stamps.long()
-
-    def _note_removed(self, ids: NDArray[np.int64]) -> int:
-        if self._rows.has_touched:
-            self._changed.append(torch.from_numpy(ids).to(self.device))
-        return len(ids)
 
     def delete(self, ids: Tensor) -> int:
         """Remove the rows of the ids and return how many there were. The call waits for the GPU, as ``evict``."""
-        present, numbers = self._list_keys()
+        present, numbers = self._rows.list_keys()
         is_kept = ~torch.isin(present, self._check_ids(ids))
         count = len(present) - int(is_kept.sum())
         if count:
-            self._keep_rows(present[is_kept], numbers[is_kept], removed=present[~is_kept])
+            self._keep_rows(present, numbers, is_kept, removed=present[~is_kept])
         if self._tier is not None:
-            count += self._note_removed(self._tier.remove(ids.cpu().numpy()))
+            count += self._note_removed(self._tier.remove(_to_numpy(ids)))
         return count
+
+    def clear(self) -> None:
+        """Remove all rows and release their memory; admission counts and the event clock start over."""
+        has_touched, ids = self._rows.has_touched, self._list_ids()
+        self._make_empty()
+        if has_touched:
+            self._rows.add_touched()
+            self._changed.append(ids)
 
     def drain_touched(self) -> Tensor:
         """Return the sorted ids changed or removed since the last call, on the device.
@@ -421,33 +428,22 @@ class GpuTable:
         The first call returns all present ids and starts the marks of rows. The call waits for the GPU.
         """
         if not self._rows.has_touched:
-            ids, _ = self._list_keys()
             self._rows.add_touched()
-            if self._tier is not None:
-                ids = torch.cat([ids, torch.from_numpy(self._tier.ids()).to(self.device)])
-            return ids.sort().values
-        changed = torch.cat([*self._changed, self._list_touched()])
+            return self._list_ids().sort().values
+        changed = torch.cat([*self._changed, self._rows.list_touched()])
         self._changed.clear()
         self._rows.clear_touched()
         distinct: Tensor = torch.unique(changed)
         return distinct
 
-    def _list_touched(self) -> Tensor:
-        """Return the ids of rows with a mark of a change."""
-        cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
-        ids = None
-        for _ in range(2):  # count, then list
-            place = ctypes.c_void_p(0) if ids is None else ids
-            index = self._index.argument
-            blocks = min(index.places, 4096)
-            self._program.launch(
-                "list_touched", blocks, 1024, index, self._rows.argument, self._counters, place, cursor
-            )
-            if ids is None:
-                ids = torch.empty(int(cursor), dtype=torch.int64, device=self.device)
-                cursor.zero_()
-        assert ids is not None
-        return ids
+    def _list_ids(self) -> Tensor:
+        ids, _ = self._rows.list_keys()
+        return ids if self._tier is None else torch.cat([ids, self._gpu.upload(self._tier.ids())])
+
+    def _note_removed(self, ids: NDArray[np.int64]) -> int:
+        if self._rows.has_touched:
+            self._changed.append(self._gpu.upload(ids))
+        return len(ids)
 
     def _lives_s(self, ids: Tensor) -> Tensor:
         """Return the seconds after its last update that the row of an id expires."""
@@ -456,78 +452,41 @@ class GpuTable:
             days[slot] = special
         return days.to(self.device)[(ids >> 48) & (_SLOTS_OF_IDS - 1)] * 86400
 
-    def _keep_rows(self, ids: Tensor, numbers: Tensor, *, removed: Tensor) -> None:
-        """Make these the only rows: close the gaps, and build the index again."""
+    def _keep_rows(self, ids: Tensor, numbers: Tensor, is_kept: Tensor, *, removed: Tensor) -> None:
+        """Keep the rows of a mask only, and note the removed ids as changes."""
         if self._rows.has_touched:
-            self._changed += [self._list_touched(), removed]
-        count = len(ids)
-        is_used = torch.zeros(count, dtype=torch.bool, device=self.device)
-        is_used[numbers[numbers < count].long()] = True
-        gaps = (~is_used).nonzero().flatten().int()
-        late = (numbers >= count).nonzero().flatten()
-        for first in range(0, len(late), _COPIED_ROWS):
-            movers, targets = late[first : first + _COPIED_ROWS], gaps[first : first + _COPIED_ROWS]
-            flat = torch.empty((len(movers), self._stride), device=self.device)
-            stamps = torch.empty(len(movers), dtype=torch.int32, device=self.device)
-            self._copy_rows(numbers[movers].contiguous(), flat, stamps, to_rows=False)
-            self._copy_rows(targets.contiguous(), flat, stamps, to_rows=True)
-            numbers[movers] = targets
-        special = numbers[ids == -(1 << 63)]
-        self._index.clear()
-        self._program.launch("put_keys", 4096, 256, self._index.argument, ids, numbers, _u32(count))
-        state = [count, int(special[0]) if len(special) else -1, 0, 0]
-        self._counters.copy_(torch.tensor(state, dtype=torch.int32))
-        self._set_known(count)
-        self._rows.shrink(count)
-        if self._rows.has_touched:
-            self._rows.clear_touched()
-        self._evictions += 1
-
-    @property
-    def _version(self) -> tuple[Shape, int]:
-        return self._index.shape, self._evictions
-
-    def _rows_of(self, slots: Tensor) -> Tensor:
-        numbers = torch.empty_like(slots)
-        self._launch(
-            "rows_of_slots", len(slots), self._index.argument, self._counters, slots, _u32(len(slots)), numbers
-        )
-        return numbers
-
-    def _insert(self, ids: Tensor, slots: Tensor, out: Tensor | None = None, is_read: Tensor | None = None) -> None:
-        self._launch(
-            "insert_keys",
-            len(ids) * 8,
-            self._index.argument,
-            self._rows.argument,
-            self._counters,
-            ids,
-            _u32(len(ids)),
-            slots,
-            self._first,
-            ctypes.c_void_p(0) if out is None else out,
-            ctypes.c_void_p(0) if is_read is None else is_read,
-        )
-
-    def _number_bags(self, offsets: Tensor, count: int) -> Tensor:
-        bags = torch.empty(count, dtype=torch.int32, device=self.device)
-        self._launch("number_bags", (len(offsets) - 1) * 8, offsets, _u32(len(offsets) - 1), bags)
-        return bags
+            self._changed += [self._rows.list_touched(), removed]
+        self._rows.keep_only(ids[is_kept], numbers[is_kept])
 
     # --- rows in and out ---
 
     def to_host(self) -> Table:
         """Return a table in host memory with the same rows, state, times and admission counts."""
-        all_ids, numbers = self._list_keys()
-        host = Table(replace(self.spec, max_bytes=None))  # the budget is of the GPU
-        for first in range(0, len(all_ids), _COPIED_ROWS):
-            last = first + _COPIED_ROWS
+        host = Table(self._host_spec)
+        all_ids, numbers = self._rows.list_keys()
+        for first in range(0, len(all_ids), COPIED_ROWS):
+            last = first + COPIED_ROWS
             host.import_entries(all_ids[first:last].cpu().numpy(), *self._read_rows(numbers[first:last]))
         if self._tier is not None:
-            for entries in self._tier.export_entries(_COPIED_ROWS):
+            for entries in self._tier.export_entries(COPIED_ROWS):
                 host.import_entries(*entries)
         self.copy_admission_to(host)
         return host
+
+    @property
+    def _host_spec(self) -> TableSpec:
+        return replace(self.spec, max_bytes=None, when_full="refuse")  # the budget is of the GPU
+
+    def save(self, path: str | PathLike[str], shards: int | None = None) -> None:
+        """Write the table to the folder ``path``; see ``Table.save``."""
+        self.to_host().save(path, shards)
+
+    def restore(self, path: str | PathLike[str], clear: bool = True, *, shard: tuple[int, int] = (0, 1)) -> None:
+        """Load a snapshot of ``save``; see ``Table.restore``."""
+        host = Table(self._host_spec) if clear else self.to_host()
+        host.restore(path, clear, shard=shard)
+        self.clear()
+        self.add_rows_of(host)
 
     def copy_admission_to(self, host: Table) -> None:
         """Replace the admission counts of a table in host memory by those of this one."""
@@ -541,209 +500,183 @@ class GpuTable:
         callers are lost where the ids are the same. The changes count as touched in ``host``.
         """
         changed = self.drain_touched()
-        for first in range(0, len(changed), _COPIED_ROWS):
-            ids = changed[first : first + _COPIED_ROWS]
-            numbers = self._find(ids).rows
-            is_present = numbers != -1
-            kept = ids[is_present].cpu().numpy()
-            host.import_entries(kept, *self._read_rows(numbers[is_present]))
-            absent = ids[~is_present].cpu().numpy()
-            if self._tier is not None:
-                entries = self._tier.read(absent)
-                host.import_entries(*entries)
-                absent = np.setdiff1d(absent, entries[0])
-            host.delete(absent)
+        for first in range(0, len(changed), COPIED_ROWS):
+            ids = changed[first : first + COPIED_ROWS]
+            entries = self._read_entries(ids)
+            host.import_entries(*entries)
+            host.delete(np.setdiff1d(ids.cpu().numpy(), entries[0]))
         return len(changed)
-
-    def _read_rows(self, numbers: Tensor) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
-        """Return times and rows in the form of the host. Rows without times get the newest time of the table."""
-        flat = torch.empty((len(numbers), self._stride), device=self.device)
-        stamps = torch.empty(len(numbers), dtype=torch.int32, device=self.device)
-        self._copy_rows(numbers.contiguous(), flat, stamps, to_rows=False)
-        rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._layout.host_words()])
-        if self._stamps is None or not self._has_times:
-            return np.full(len(numbers), self._clock_s, np.uint32), rows
-        return self._stamps.seconds[stamps.cpu().numpy()].astype(np.uint32), rows
-
-    def _list_keys(self) -> tuple[Tensor, Tensor]:
-        """Return all ids and the numbers of their rows."""
-        count = self._count_rows()
-        ids = torch.empty(count, dtype=torch.int64, device=self.device)
-        numbers = torch.empty(count, dtype=torch.int32, device=self.device)
-        cursor = torch.zeros(1, dtype=torch.int32, device=self.device)
-        index = self._index.argument
-        self._program.launch("list_keys", min(index.places, 4096), 1024, index, self._counters, ids, numbers, cursor)
-        return ids, numbers
 
     def add_rows_of(self, host: Table) -> None:
         """Store all rows of a table in host memory, with state and times; rows of equal ids are replaced.
 
         The admission counts become those of ``host``.
         """
-        for entries in host.export_entries(_COPIED_ROWS):
+        for entries in host.export_entries(COPIED_ROWS):
             self._add_entries(entries)
-        self._clock_s = max(self._clock_s, host.max_time_s)
+        self._times.clock_s = max(self._times.clock_s, host.max_time_s)
         if self._doorkeeper is not None:
             self._doorkeeper.take_counts_of(host)
+
+    def _read_entries(self, ids: Tensor) -> Entries:
+        """Return the whole rows of those ids that have one, on the GPU or in the tier."""
+        numbers = self._rows.find(ids).rows
+        is_present = numbers != -1
+        keys = ids[is_present].cpu().numpy()
+        entries = (keys, *self._read_rows(numbers[is_present]))
+        if self._tier is None:
+            return entries
+        others, times, rows = self._tier.read(ids[~is_present].cpu().numpy())
+        return (
+            np.concatenate([entries[0], others]),
+            np.concatenate([entries[1], times]),
+            np.concatenate([entries[2], rows]),
+        )
+
+    def _read_rows(self, numbers: Tensor) -> tuple[NDArray[np.uint32], NDArray[np.float32]]:
+        """Return times and rows in the form of the host. Rows without times get the newest time of the table."""
+        flat, stamps = self._rows.read(numbers)
+        rows = np.ascontiguousarray(flat.cpu().numpy()[:, self._rows.layout.host_words()])
+        return self._times.times_of(stamps.cpu().numpy()), rows
 
     def _add_entries(self, entries: Entries, *, needed: Tensor | None = None) -> None:
         """Store whole rows; ``needed`` ids stay on the GPU meanwhile."""
         ids, times, rows = entries
-        flat = np.zeros((len(ids), self._stride), np.float32)
-        flat[:, self._layout.host_words()] = rows
-        stamps = np.zeros(len(ids), np.int32)
-        if self._stamps is not None and self._has_times:
-            stamps, replacements = self._stamps.stamp_all(times)
-            self._replace_stamps(replacements)
-        elif self._stamps is not None:
-            stamps += len(self._stamps.seconds) - 1
-        keys = torch.from_numpy(ids).to(self.device)
+        if not len(ids):
+            return
+        flat = np.zeros((len(ids), self._rows.layout.stride), np.float32)
+        flat[:, self._rows.layout.host_words()] = rows
+        stamps, replacements = self._times.stamp_rows(times)
+        self._replace_stamps(replacements)
+        keys = self._gpu.upload(ids)
         self._reserve(len(ids), needed=needed)
-        slots = self._find(keys).slots
-        self._insert(keys, slots)
-        marks = torch.from_numpy(stamps).to(self.device)
-        self._copy_rows(self._rows_of(slots), torch.from_numpy(flat).to(self.device), marks, to_rows=True)
-        self._note_rows(len(ids))
-
-    def _copy_rows(self, numbers: Tensor, flat: Tensor, stamps: Tensor, *, to_rows: bool) -> None:
-        rows = self._rows.argument
-        self._program.launch(
-            "copy_rows", 2048, 256, rows, numbers, _u32(len(numbers)), flat, stamps, ctypes.c_int(to_rows)
-        )
+        slots = self._rows.find(keys).slots
+        self._rows.insert(keys, slots)
+        self._rows.write(self._rows.rows_of(slots), self._gpu.upload(flat), self._gpu.upload(stamps))
+        self._rows.counts.note(len(ids))
 
     # --- sizes ---
 
     def __len__(self) -> int:
-        return self._count_rows() + self.rows_in_host_memory
+        return self._rows.counts.read().rows + self.rows_in_host_memory
 
     @property
     def rows_in_host_memory(self) -> int:
         """Rows that have no room on the GPU."""
         return 0 if self._tier is None else len(self._tier)
 
-    def _count_rows(self) -> int:
-        """Return the number of rows on the GPU, after waiting for it."""
-        torch.cuda.current_stream(self.device).synchronize()
-        counters = self._counters.cpu().numpy()
-        self._check_lost(int(counters[2]))
-        return int(counters[0])
-
     @property
     def max_time_s(self) -> int:
         """The event clock. An update moves it by at most a day, as in host memory."""
-        return self._clock_s
+        return self._times.clock_s
+
+    @property
+    def stats(self) -> GpuTableStats:
+        """Counters of skipped, filtered and evicted rows. The call waits for the GPU."""
+        return GpuTableStats(
+            nan_rows_skipped=self._nan_rows + self._rows.counts.read().skipped,
+            ids_filtered=0 if self._doorkeeper is None else self._doorkeeper.ids_filtered,
+            rows_evicted=self._rows_evicted,
+            rows_evicted_full=self._rows_evicted_full,
+        )
 
     @property
     def memory_bytes(self) -> int:
         """Bytes of rows, their marks, and the index on the device."""
-        return self._rows.memory_bytes + self._index.memory_bytes
+        return self._rows.memory_bytes
 
     @property
     def slots(self) -> int:
         """Slots of the index."""
-        return self._index.shape.all_pages * SLOTS
+        return self._rows.slots
 
     @property
     def load(self) -> float:
         """Keys per slot of the index."""
-        return self._count_rows() / self.slots
+        return self._rows.counts.read().rows / self.slots
 
     # --- memory ---
 
+    def reserve(self, rows: int) -> None:
+        """Take memory for ``rows`` rows in all, so that no later call grows the table before it has them."""
+        self._reserve(max(0, rows - self._rows.counts.read().rows))
+
     def _reserve(self, new: int, *, needed: Tensor | None = None) -> None:
-        """Grow index and rows so that ``new`` more ids fit; rows other than those of ``needed`` ids may move out."""
-        if torch.cuda.is_current_stream_capturing():
+        """Grow so that ``new`` more ids fit; rows other than those of ``needed`` ids may leave."""
+        if self._gpu.is_capturing:
             return  # a graph replays into the memory that is there
-        if self._is_copying and self._copy_event.query():  # type: ignore[no-untyped-call]
-            self._check_lost(int(self._copied[2]))
-            self._known_rows = int(self._copied[0])
-            self._rows_since = self._rows_since_copy
-            self._rows_since_copy = 0
-            self._is_copying = False
-        upper = self._upper_rows(new)
-        if not self._fits(upper) and self._tier is not None:
-            self._move_cold(self._tier, new, needed)
-            upper = self._upper_rows(new)
-        if not self._fits(upper):
-            added = self._rows.bytes_for(upper) + self._index.bytes_for(upper)
+        counts = self._rows.counts
+        rows = counts.bound(new)
+        if self._rows.has_many_dead:
+            ids, numbers = self._rows.list_keys()
+            self._keep_rows(ids, numbers, numbers >= 0, removed=ids[:0])
+            rows = counts.bound(new)
+        if not self._fits(rows) and (self._tier is not None or self._evicts_oldest):
+            new = self._make_room(new, needed)
+            rows = counts.bound(new)
+        if not self._fits(rows):
             raise CapacityExceeded(
                 f"table {self.spec.name!r} holds {self.memory_bytes} bytes on {self.device}; {new} more ids may need "
-                f"{added} more, and max_bytes is {self.spec.max_bytes}; raise max_bytes, or give host_bytes"
+                f"{self._rows.bytes_for(rows)} more, and max_bytes is {self.spec.max_bytes}; raise max_bytes, or give "
+                "host_bytes"
             )
-        self._index.grow(upper, is_empty=self._is_empty)
-        self._is_empty = False
-        self._rows.grow(upper)
-
-    def _upper_rows(self, new: int) -> int:
-        """Return how many rows there may be with ``new`` more."""
-        return self._known_rows + self._rows_since + self._rows_since_copy + new
+        self._rows.grow(rows)
 
     def _fits(self, rows: int) -> bool:
-        added = self._rows.bytes_for(rows) + self._index.bytes_for(rows)
-        return self.spec.max_bytes is None or self.memory_bytes + added <= self.spec.max_bytes
+        return self.spec.max_bytes is None or self.memory_bytes + self._rows.bytes_for(rows) <= self.spec.max_bytes
 
-    def _move_cold(self, tier: HostTier, new: int, needed: Tensor | None) -> None:
-        """Move rows to host memory so that ``new`` ids fit the memory that the table has, with an eighth to spare."""
-        ids, numbers = self._list_keys()
-        self._set_known(len(ids))
-        room = min(self._rows.capacity, self._index.shape.rows) * 7 // 8 - new
-        if len(ids) <= room:
-            return
-        is_needed = torch.zeros_like(ids, dtype=torch.bool) if needed is None else torch.isin(ids, needed)
-        is_cold = choose_cold(self._read_stamps(numbers), is_needed, len(ids) - max(0, room))
-        cold, places = ids[is_cold], numbers[is_cold]
+    def _make_room(self, new: int, needed: Tensor | None) -> int:
+        """Let old rows leave if the new ids do not fit, with an eighth to spare; return the number of new ids."""
+        ids, numbers = self._rows.list_keys()  # the exact number of rows is known now
+        is_needed = torch.zeros_like(ids, dtype=torch.bool)
+        if needed is not None:
+            distinct = torch.unique(needed)
+            is_needed = torch.isin(ids, distinct)
+            new = len(distinct) - int(is_needed.sum())
+        kept, room = int(is_needed.sum()), self._most_rows()
+        if len(ids) + new <= room or kept + new > room:  # fits, or does not fit without the other rows either
+            return new
+        is_cold = choose_cold(self._rows.read_stamps(numbers), is_needed, len(ids) - max(kept, room * 7 // 8 - new))
+        cold = ids[is_cold]
+        if self._tier is not None:
+            self._move_to_tier(self._tier, cold, numbers[is_cold])
+            self._keep_rows(ids, numbers, ~is_cold, removed=cold[:0])
+        else:
+            self._rows_evicted_full += len(cold)
+            self._keep_rows(ids, numbers, ~is_cold, removed=cold)
+        return new
+
+    def _most_rows(self) -> int:
+        """Return how many rows fit the budget."""
+        low, high = 0, 1 << 32
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self._fits(middle) else (low, middle)
+        return low
+
+    def _move_to_tier(self, tier: HostTier, ids: Tensor, numbers: Tensor) -> None:
         try:
-            for first in range(0, len(cold), _COPIED_ROWS):
-                last = first + _COPIED_ROWS
-                tier.put((cold[first:last].cpu().numpy(), *self._read_rows(places[first:last])))
+            for first in range(0, len(ids), COPIED_ROWS):
+                last = first + COPIED_ROWS
+                tier.put((ids[first:last].cpu().numpy(), *self._read_rows(numbers[first:last])))
         except BaseException:
-            tier.remove(cold.cpu().numpy())  # the rows are on the GPU
+            tier.remove(ids.cpu().numpy())  # the rows are on the GPU
             raise
-        if len(cold):
-            self._keep_rows(ids[~is_cold], numbers[~is_cold], removed=cold[:0])
 
     def _bring(self, ids: Tensor) -> None:
         """Move rows of these ids back from host memory."""
         if self._tier is None or not len(self._tier):
             return
-        if torch.cuda.is_current_stream_capturing():
+        if self._gpu.is_capturing:
             raise ConfigError(
                 f"table {self.spec.name!r} has {len(self._tier)} rows in host memory, expected none in a CUDA graph; "
                 "raise max_bytes, or train without a graph"
             )
-        absent = torch.unique(ids[self._find(ids).rows == -1]).cpu().numpy()
+        absent = torch.unique(ids[self._rows.find(ids).rows == -1]).cpu().numpy()
         entries = self._tier.read(absent)
         if len(entries[0]):
             self._add_entries(entries, needed=ids)
             self._tier.remove(entries[0])
-
-    def _set_known(self, rows: int) -> None:
-        """Note the exact number of rows on the GPU."""
-        if self._is_copying:
-            self._copy_event.synchronize()
-        self._is_copying = False
-        self._known_rows, self._rows_since, self._rows_since_copy = rows, 0, 0
-
-    def _note_rows(self, new: int) -> None:
-        """Start a copy of the counters, or count the ids as new until the copy under way arrives."""
-        if torch.cuda.is_current_stream_capturing():
-            return
-        if self._is_copying:
-            self._rows_since_copy += new
-            return
-        self._rows_since += new
-        self._copied.copy_(self._counters, non_blocking=True)
-        self._copy_event.record()
-        self._is_copying = True
-
-    def _check_lost(self, lost: int) -> None:
-        if lost:
-            raise EngineError(f"table {self.spec.name!r} lost {lost} updates: its index was full; report this defect")
-
-    # --- small ---
-
-    def _launch(self, name: str, threads: int, *arguments: object) -> None:
-        self._program.launch(name, -(-threads // 256), 256, *arguments)
 
     def _check_ids(self, ids: Tensor) -> Tensor:
         if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
@@ -751,11 +684,5 @@ class GpuTable:
         return ids.to(self.device, torch.int64).contiguous()
 
 
-def _u32(number: int) -> ctypes.c_uint32:
-    return ctypes.c_uint32(number)
-
-
-def _group_threads(lanes: int) -> tuple[int, int]:
-    """Return the threads of a block and the groups in it, for groups of ``lanes``."""
-    groups = max(1, 256 // lanes)
-    return groups * lanes, groups
+def _to_numpy(tensor: Tensor) -> _Array:
+    return tensor.detach().cpu().numpy()

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import override
 
 from monolith.embedding import MultiTable, Table, TableSpec
+from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.table import Found, GpuTable
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
@@ -18,12 +19,30 @@ __all__ = ["GpuTableSet"]
 
 
 class GpuTableSet(TableSet):
-    """The tables of a module, on one GPU."""
+    """The tables of a module, on one GPU.
 
-    def __init__(self, specs: Sequence[TableSpec], columns: Sequence[InputColumn], device: torch.device) -> None:
-        self.tables = {spec.name: GpuTable(spec, device) for spec in specs}
+    Args:
+        specs: The tables.
+        columns: The inputs of the module.
+        device: The GPU.
+        host_bytes: Host memory per table for rows that have no room on the GPU; see ``GpuTable``.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[TableSpec],
+        columns: Sequence[InputColumn],
+        device: str | torch.device | GpuDevice,
+        *,
+        host_bytes: int | None = None,
+    ) -> None:
+        self._gpu, self._host_bytes = open_device(device), host_bytes
+        self.tables = {spec.name: self._make_table(spec) for spec in specs}
         """The tables, for direct use."""
-        super().__init__(specs, columns, device)
+        super().__init__(specs, columns, self._gpu.place)
+
+    def _make_table(self, spec: TableSpec) -> GpuTable:
+        return GpuTable(spec, self._gpu, host_bytes=self._host_bytes)
 
     @override
     def plan_bags(self, inputs: Sequence[Tensor]) -> Plan:
@@ -79,6 +98,7 @@ class GpuTableSet(TableSet):
 
     @override
     def host_tables(self) -> Mapping[str, Table]:
+        self.peers.check_one_process()
         return {name: table.to_host() for name, table in self.tables.items()}
 
     @override
@@ -90,9 +110,13 @@ class GpuTableSet(TableSet):
         host = MultiTable(self.specs.values())
         host.restore(folder)
         for name in self.tables:
-            fresh = GpuTable(self.specs[name], self.device)
-            fresh.add_rows_of(host[name])
-            self.tables[name] = fresh
+            self.replace_table(name, host[name])
+
+    def replace_table(self, name: str, host: Table) -> None:
+        """Replace all rows of a table by those of one in host memory."""
+        fresh = self._make_table(self.specs[name])
+        fresh.add_rows_of(host)
+        self.tables[name] = fresh
 
 
 @dataclass(frozen=True, slots=True, eq=False)
