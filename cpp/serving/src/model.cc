@@ -1,48 +1,30 @@
-// model.cc: scores a batch on the calling thread; parallelism comes from batches.
+// model.cc: scores a batch on the calling thread; an idle thread scores half of the rows of a batch that is alone.
 #include "serving/model.h"
 
 #include <algorithm>
+#include <optional>
 #include <shared_mutex>
 
+#include "float_pieces.h"
+#include "other_half.h"
+#include "row_section.h"
 #include "serving/status.h"
 
 namespace serving {
 
 using engine::data::BatchData;
-using engine::data::Buffer;
 using engine::data::RecordKind;
-using engine::layout::MatrixView;
 
 namespace {
 
-// A pool of one thread runs everything on the caller's.
-engine::Pool& own_thread() {
-  static engine::Pool pool(1);
-  return pool;
-}
-
-// Hands out aligned pieces of one buffer.
-class Pieces {
- public:
-  std::size_t add(std::size_t floats) {
-    const std::size_t begin = size_;
-    size_ += (floats * sizeof(float) + kAlignment - 1) / kAlignment * kAlignment;
-    return begin;
-  }
-  [[nodiscard]] std::shared_ptr<Buffer> take() const { return Buffer::take(std::max(size_, kAlignment)); }
-
- private:
-  static constexpr std::size_t kAlignment = 64;
-  std::size_t size_ = 0;
-};
+// Fewer rows are scored sooner than a second thread wakes.
+constexpr std::size_t kLeastSharedRows = 64;
 
 std::shared_ptr<engine::data::Columns> make_columns(const std::vector<std::string>& names) {
   auto columns = std::make_shared<engine::data::Columns>();
   for (const std::string& name : names) columns->want(name);
   return columns;
 }
-
-float* floats_at(Buffer& buffer, std::size_t begin) { return reinterpret_cast<float*>(buffer.data() + begin); }
 
 }  // namespace
 
@@ -77,7 +59,10 @@ bool Model::find_outputs(const Signature& signature, std::span<const std::string
 
 void Model::show(std::vector<std::shared_ptr<engine::Table>> tables, std::shared_ptr<const OnnxSession> dense,
                  bool is_whole) {
+  views_.clear();
   tables_ = std::move(tables);
+  views_.reserve(tables_.size());
+  for (const auto& table : tables_) views_.emplace_back(*table);
   dense_ = std::move(dense);
   is_whole_ = is_whole;
 }
@@ -119,130 +104,62 @@ void Model::put_back(RecordKind kind, std::unique_ptr<Parser> parser) const {
   idle.parsers.push_back(std::move(parser));
 }
 
-Scores Model::score(std::shared_ptr<const engine::data::Records> records, RecordKind kind,
-                    std::span<const std::size_t> outputs) const {
+std::shared_ptr<BatchData> Model::parse(std::shared_ptr<const engine::data::Records> records, RecordKind kind) const {
   auto parser = take_parser(kind);  // a parser that fails is dropped
-  const std::shared_ptr<BatchData> batch = parser->batch.assemble(parser->rows.parse(std::move(records)));
+  std::shared_ptr<BatchData> batch = parser->batch.assemble(parser->rows.parse(std::move(records)));
   put_back(kind, std::move(parser));
+  return batch;
+}
+
+Scores Model::make_scores(std::size_t rows, std::span<const std::size_t> outputs) const {
   Scores scores;
-  scores.rows = batch->rows;
-  if (batch->rows == 0) {
-    scores.outputs.resize(outputs.size());
-    return scores;
-  }
-  std::vector<engine::layout::FeatureIds> ids;
-  ids.reserve(config_.id_places.size());
-  for (const std::size_t place : config_.id_places) {
-    const auto& each = batch->ids[place];
-    ids.push_back({each.values, each.offsets, each.is_shared});
-  }
-  const engine::layout::StepPlan plan = layouts_.plan(batch->rows, ids, own_thread());
-  Pieces pieces;
+  scores.rows = rows;
+  FloatPieces pieces;
   std::vector<std::size_t> begins;
-  for (const std::size_t width : config_.layout_widths) begins.push_back(pieces.add(width * batch->rows));
-  const auto memory = pieces.take();
-  std::vector<MatrixView<float>> layouts;
-  for (std::size_t i = 0; i < begins.size(); ++i) {
-    layouts.push_back({floats_at(*memory, begins[i]), batch->rows, config_.layout_widths[i]});
+  for (const std::size_t place : outputs) begins.push_back(pieces.add(config_.outputs[place].width() * rows));
+  scores.memory = pieces.take();
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    scores.outputs.emplace_back(FloatPieces::at(*scores.memory, begins[i]), config_.outputs[outputs[i]].width() * rows);
   }
-  std::shared_ptr<const OnnxSession> dense;
-  {
-    const std::shared_lock lock(mutex_);  // rows and weights of one cut
-    if (dense_ == nullptr) {
-      throw Failure(Code::kUnavailable, "version " + std::to_string(config_.version) + " of model '" + config_.name +
-                                            "' is unloaded; request another version");
-    }
-    if (!is_whole_) {
-      throw Failure(Code::kUnavailable, "rows of version " + std::to_string(config_.version) + " of model '" +
-                                            config_.name +
-                                            "' are incomplete after a failed update; retry, or use another replica");
-    }
-    dense = dense_;
-    if (!layouts.empty()) {
-      Pieces row_pieces;
-      std::vector<std::size_t> row_begins;
-      for (std::size_t i = 0; i < tables_.size(); ++i) {
-        row_begins.push_back(row_pieces.add(plan.unique(i).ids.size() * tables_[i]->schema().dim()));
-      }
-      const auto row_memory = row_pieces.take();
-      std::vector<engine::LookupJob> jobs;
-      std::vector<MatrixView<const float>> rows;
-      for (std::size_t i = 0; i < tables_.size(); ++i) {
-        float* out = floats_at(*row_memory, row_begins[i]);
-        jobs.push_back(
-            {.table = tables_[i].get(),
-             .bags = {.ids = plan.unique(i).ids, .offsets = {}, .pooling = engine::Pooling::kNone, .first_n = 0},
-             .out = out,
-             .found = nullptr});
-        rows.push_back({out, plan.unique(i).ids.size(), tables_[i]->schema().dim()});
-      }
-      engine::Table::lookup_all(jobs, own_thread());
-      plan.pool(rows, layouts, own_thread());
-    }
-  }
-  run_dense(*dense, *batch, layouts, outputs, scores);
   return scores;
 }
 
-void Model::run_dense(const OnnxSession& dense, const BatchData& batch, std::span<const MatrixView<float>> layouts,
-                      std::span<const std::size_t> outputs, Scores& scores) const {
-  const auto rows = static_cast<std::int64_t>(batch.rows);
-  std::vector<const char*> input_names;
-  std::vector<Tensor> inputs;
-  for (const ProgramInput& input : config_.inputs) {
-    Tensor tensor{ElementType::kFloat, {rows}, nullptr};
-    tensor.dims.insert(tensor.dims.end(), input.tail.begin(), input.tail.end());
-    switch (input.source) {
-      case Source::kLayout:
-        tensor.data = layouts[input.place].data;
-        break;
-      case Source::kDense: {
-        const auto& field = batch.dense[input.place];
-        if (field.integers.data() != nullptr) tensor.type = ElementType::kInt64;
-        tensor.data = field.integers.data() != nullptr ? static_cast<void*>(field.integers.data()) : field.reals.data();
-        break;
-      }
-      case Source::kLabel:
-        tensor.data = batch.labels.data();
-        break;
-      case Source::kLabelMask:
-        tensor.type = ElementType::kBool;
-        tensor.data = batch.label_mask.data();
-        break;
-      case Source::kWeight:
-        tensor.data = batch.weights.data();
-        break;
-      case Source::kSampleRate:
-        tensor.data = batch.sample_rates.data();
-        break;
-      case Source::kEventTime:
-        tensor.type = ElementType::kInt64;
-        tensor.data = batch.times_s.data();
-        break;
-      case Source::kUid:
-        tensor.type = ElementType::kInt64;
-        tensor.data = batch.uids.data();
-        break;
+void Model::check_whole() const {
+  const std::string version = "version " + std::to_string(config_.version) + " of model '" + config_.name + "'";
+  if (dense_ == nullptr) throw Failure(Code::kUnavailable, version + " is unloaded; request another version");
+  if (!is_whole_) {
+    throw Failure(Code::kUnavailable,
+                  "rows of " + version + " are incomplete after a failed update; retry, or use another replica");
+  }
+}
+
+Scores Model::score(std::shared_ptr<const engine::data::Records> records, RecordKind kind,
+                    std::span<const std::size_t> outputs, Helpers* helpers) const {
+  const std::shared_ptr<const BatchData> batch = parse(std::move(records), kind);
+  const std::size_t rows = batch->rows;
+  Scores scores = make_scores(rows, outputs);
+  if (rows == 0) return scores;
+  std::shared_lock lock(mutex_);  // rows and weights of one cut
+  check_whole();
+  const std::shared_ptr<const OnnxSession> dense = dense_;
+  std::optional<OtherHalf> other;
+  std::size_t end = rows;
+  if (helpers != nullptr && rows >= kLeastSharedRows) {
+    const std::size_t middle = (rows + 1) / 2;
+    other.emplace(*helpers, RowSection(config_, layouts_, *batch, middle, rows), views_, *dense, outputs, scores);
+    if (other->offer()) {
+      end = middle;
+    } else {
+      other.reset();
     }
-    input_names.push_back(input.name.c_str());
-    inputs.push_back(std::move(tensor));
   }
-  Pieces pieces;
-  std::vector<std::size_t> begins;
-  for (const std::size_t place : outputs) begins.push_back(pieces.add(config_.outputs[place].width() * batch.rows));
-  scores.memory = pieces.take();
-  std::vector<const char*> output_names;
-  std::vector<Tensor> filled;
-  for (std::size_t i = 0; i < outputs.size(); ++i) {
-    const ProgramOutput& output = config_.outputs[outputs[i]];
-    float* data = floats_at(*scores.memory, begins[i]);
-    Tensor tensor{ElementType::kFloat, {rows}, data};
-    tensor.dims.insert(tensor.dims.end(), output.tail.begin(), output.tail.end());
-    scores.outputs.emplace_back(data, output.width() * batch.rows);
-    output_names.push_back(output.name.c_str());
-    filled.push_back(std::move(tensor));
-  }
-  dense.run(input_names, inputs, output_names, filled);
+  RowSection section(config_, layouts_, *batch, 0, end);
+  section.gather(views_);
+  if (other) other->gather();
+  lock.unlock();
+  section.run(*dense, outputs, scores);
+  if (other) other->run_dense();
+  return scores;
 }
 
 }  // namespace serving

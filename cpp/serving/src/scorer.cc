@@ -1,4 +1,4 @@
-// scorer.cc: a free thread takes the oldest job and all jobs like it.
+// scorer.cc: a free thread takes the oldest job and all jobs like it, or helps with a job that is alone.
 #include "serving/scorer.h"
 
 #include <pthread.h>
@@ -113,7 +113,16 @@ void Scorer::serve() {
   std::vector<ScoreJob> jobs;
   std::unique_lock lock(mutex_);
   for (;;) {
-    arrived_.wait(lock, [this] { return !jobs_.empty() || is_closed_; });
+    ++waiting_;
+    arrived_.wait(lock, [this] { return !jobs_.empty() || side_work_ != nullptr || is_closed_; });
+    --waiting_;
+    if (jobs_.empty() && side_work_ != nullptr) {
+      SideWork& work = *std::exchange(side_work_, nullptr);
+      lock.unlock();
+      work.help();
+      lock.lock();
+      continue;
+    }
     if (jobs_.empty()) return;
     take(lock, jobs);
     if (jobs.empty()) continue;
@@ -125,6 +134,23 @@ void Scorer::serve() {
     lock.lock();
     if (--under_way_ == 0 && jobs_.empty()) idle_.notify_all();
   }
+}
+
+bool Scorer::offer(SideWork& work) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (waiting_ == 0 || !jobs_.empty() || side_work_ != nullptr) return false;
+    side_work_ = &work;
+  }
+  arrived_.notify_one();
+  return true;
+}
+
+bool Scorer::withdraw(SideWork& work) {
+  const std::lock_guard lock(mutex_);
+  if (side_work_ != &work) return false;
+  side_work_ = nullptr;
+  return true;
 }
 
 void Scorer::take(std::unique_lock<std::mutex>& lock, std::vector<ScoreJob>& jobs) {
@@ -190,7 +216,7 @@ bool Scorer::compute_together(std::vector<ScoreJob>& jobs) {
 
 void Scorer::compute_one(ScoreJob& job) {
   try {
-    const Scores scores = job.model->score(job.records, job.kind, job.outputs);
+    const Scores scores = job.model->score(job.records, job.kind, job.outputs, this);
     finish(job, scores, 0, scores.rows);
   } catch (const Failure& failure) {
     fail(job, failure.code(), failure.what());

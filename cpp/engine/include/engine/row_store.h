@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "engine/pages.h"
@@ -19,6 +20,8 @@ class RowStore {
   [[nodiscard]] std::byte* at(std::uint32_t row) const noexcept {
     return slabs_[row >> shift_] + (row & mask_) * row_bytes_;
   }
+  // Addresses of the slabs, rows_per_slab() rows each. Valid until the store grows or is cleared.
+  [[nodiscard]] std::span<std::byte* const> slabs() const noexcept { return slabs_; }
   // Numbers handed out so far lie below this; freed ones among them.
   [[nodiscard]] std::uint32_t end() const noexcept { return end_; }
   [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }

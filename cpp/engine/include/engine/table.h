@@ -60,6 +60,7 @@ struct RawRows {
 
 class Table;
 class TableImage;
+class TableView;
 class Turnstile;
 class Partition;
 struct PartitionPiece;
@@ -210,6 +211,7 @@ class Table {
 
  private:
   friend class PartUpdate;
+  friend class TableView;
 
   class ReadLock;
   void lookup_piece(const LookupJob& job, UnitRange units) const;

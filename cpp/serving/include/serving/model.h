@@ -19,6 +19,8 @@
 #include "engine/layout/layouts.h"
 #include "engine/shared_mutex.h"
 #include "engine/table.h"
+#include "engine/table_view.h"
+#include "serving/helpers.h"
 #include "serving/onnx.h"
 
 namespace serving {
@@ -59,7 +61,7 @@ struct ModelConfig {
 // Scores of a batch; the arrays live as long as this object.
 struct Scores {
   std::size_t rows = 0;
-  std::vector<std::span<const float>> outputs;
+  std::vector<std::span<float>> outputs;
   std::shared_ptr<engine::data::Buffer> memory;
 };
 
@@ -96,9 +98,10 @@ class Model {
   void show(std::vector<std::shared_ptr<engine::Table>> tables, std::shared_ptr<const OnnxSession> dense,
             bool is_whole);
 
-  // Scores records at one cut. Throws Failure, or an error of the engine for records that do not fit.
+  // Scores records at one cut. An idle thread of `helpers` scores half of the rows, if there is one. Throws Failure, or
+  // an error of the engine for records that do not fit.
   [[nodiscard]] Scores score(std::shared_ptr<const engine::data::Records> records, engine::data::RecordKind kind,
-                             std::span<const std::size_t> outputs) const;
+                             std::span<const std::size_t> outputs, Helpers* helpers = nullptr) const;
 
  private:
   struct Idle {
@@ -110,9 +113,12 @@ class Model {
   [[nodiscard]] const ParserRecipe& recipe_of(engine::data::RecordKind kind) const;
   [[nodiscard]] std::unique_ptr<Parser> take_parser(engine::data::RecordKind kind) const;
   void put_back(engine::data::RecordKind kind, std::unique_ptr<Parser> parser) const;
-  void run_dense(const OnnxSession& dense, const engine::data::BatchData& batch,
-                 std::span<const engine::layout::MatrixView<float>> layouts, std::span<const std::size_t> outputs,
-                 Scores& scores) const;
+  [[nodiscard]] std::shared_ptr<engine::data::BatchData> parse(std::shared_ptr<const engine::data::Records> records,
+                                                               engine::data::RecordKind kind) const;
+  // Memory for the scores of some rows.
+  [[nodiscard]] Scores make_scores(std::size_t rows, std::span<const std::size_t> outputs) const;
+  // Throws Failure where the rows show no cut. The caller holds the lock.
+  void check_whole() const;
 
   ModelConfig config_;
   engine::layout::Layouts layouts_;
@@ -122,6 +128,7 @@ class Model {
 
   mutable engine::SharedMutex mutex_;
   std::vector<std::shared_ptr<engine::Table>> tables_;
+  std::vector<engine::TableView> views_;  // of the tables as they are since the last show()
   std::shared_ptr<const OnnxSession> dense_;
   bool is_whole_ = false;
 };

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "serving/answer.h"
+#include "serving/helpers.h"
 #include "serving/model.h"
 #include "serving/request_stats.h"
 
@@ -45,8 +46,9 @@ struct ScoreJob {
   }
 };
 
-// Every job is answered once: with scores, or with the failure of the job itself. Concurrent.
-class Scorer {
+// Every job is answered once: with scores, or with the failure of the job itself. An idle thread helps with a job that
+// is alone. Concurrent.
+class Scorer : private Helpers {
  public:
   Scorer(QueueConfig config, RequestStats& stats);
   ~Scorer() { close({}); }
@@ -67,6 +69,8 @@ class Scorer {
   [[nodiscard]] std::vector<std::string> take_errors();
 
  private:
+  bool offer(SideWork& work) override;
+  bool withdraw(SideWork& work) override;
   void serve();
   void take(std::unique_lock<std::mutex>& lock, std::vector<ScoreJob>& jobs);
   void compute(std::vector<ScoreJob>& jobs);
@@ -85,6 +89,8 @@ class Scorer {
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
   std::size_t under_way_ = 0;
+  std::size_t waiting_ = 0;        // threads without work
+  SideWork* side_work_ = nullptr;  // offered, and no thread has begun it
   bool is_closed_ = false;
   std::vector<std::string> errors_;
   std::vector<std::thread> threads_;

@@ -1,0 +1,57 @@
+// table_view.h: addresses of the parts of a table, for callers that keep writers out.
+//
+// A lookup locks every part of its table, and reads the addresses out of each part. For a hundred ids of one table that
+// costs more than the rows. A view holds the addresses side by side, and one call reads the rows of many tables.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "engine/index.h"
+#include "engine/part.h"
+#include "engine/table.h"
+
+namespace engine {
+
+// Valid until the next change of the table, which outlives the view. Concurrent.
+class TableView {
+ public:
+  // The caller keeps writers out.
+  explicit TableView(const Table& table);
+
+  [[nodiscard]] std::uint32_t dim() const noexcept { return table_->schema().dim(); }
+
+  struct Gather {
+    const TableView* view = nullptr;
+    std::span<const std::int64_t> ids;
+    float* out = nullptr;  // (ids, dim)
+  };
+  // Writes the values that Table::lookup returns, on the calling thread. The caller keeps writers out of all tables.
+  static void gather_all(std::span<const Gather> gathers);
+
+ private:
+  class Block;
+
+  struct Place {
+    const Index::Bucket* buckets = nullptr;
+    const std::byte* const* slabs = nullptr;
+    const std::byte* first_slab = nullptr;  // most parts of small tables have one slab
+    std::uint32_t bucket_count = 0;
+  };
+
+  [[nodiscard]] const std::byte* row_at(const Place& place, std::uint32_t row) const noexcept {
+    const std::byte* slab = row <= row_mask_ ? place.first_slab : place.slabs[row >> row_shift_];
+    return slab + (row & row_mask_) * row_bytes_;
+  }
+  void read(const std::byte* row, std::int64_t id, float* out, std::span<const float> scales) const noexcept;
+
+  const Table* table_;
+  std::size_t row_bytes_;
+  std::uint32_t row_shift_;
+  std::uint32_t row_mask_;
+  alignas(kLineBytes) std::array<Place, kParts> places_;
+};
+
+}  // namespace engine

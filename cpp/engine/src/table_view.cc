@@ -1,0 +1,155 @@
+// table_view.cc: gathers rows of many tables in one software pipeline. Blocks of ids pass four stages: compute and
+// fetch the buckets, find the rows, fetch the rows, read them. A block holds ids of several tables, so that the memory
+// system stays busy where each table has few ids.
+#include "engine/table_view.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "engine/table_image.h"
+#include "rows.h"
+
+namespace engine {
+
+namespace {
+
+// Lines of buckets and rows of a block stay in the first cache.
+constexpr std::size_t kBlockIds = 256;
+
+}  // namespace
+
+TableView::TableView(const Table& table)
+    : table_(&table),
+      row_bytes_(table.schema().row_bytes()),
+      row_shift_(static_cast<std::uint32_t>(std::countr_zero(rows_per_slab(row_bytes_)))),
+      row_mask_((1U << row_shift_) - 1) {
+  for (std::size_t i = 0; i < kParts; ++i) {
+    const Part& part = *table.parts_[i];
+    const auto buckets = part.index.buckets();
+    const auto slabs = part.rows.slabs();
+    places_[i] = {.buckets = buckets.data(),
+                  .slabs = slabs.data(),
+                  .first_slab = slabs.empty() ? nullptr : slabs.front(),
+                  .bucket_count = static_cast<std::uint32_t>(buckets.size())};
+  }
+}
+
+void TableView::read(const std::byte* row, std::int64_t id, float* out, std::span<const float> scales) const noexcept {
+  const RowSchema& schema = table_->schema();
+  if (row != nullptr) {
+    schema.read(row, out, scales);
+  } else if (table_->config().miss_is_initial) {
+    schema.read_initial(id, out, scales);
+  } else {
+    std::fill_n(out, schema.dim(), 0.0F);
+  }
+}
+
+class TableView::Block {
+ public:
+  [[nodiscard]] std::size_t room() const noexcept { return kBlockIds - size_; }
+
+  // Adds ids [first, first + count) of a gather; there must be room.
+  void add(const Gather& gather, std::size_t first, std::size_t count) {
+    const TableView& view = *gather.view;
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::uint64_t hash = mix(static_cast<std::uint64_t>(gather.ids[first + i]));
+      const Place& place = view.places_[part_of(hash)];
+      places_[size_ + i] = &place;
+      homes_[size_ + i] = place.bucket_count == 0 ? nullptr : place.buckets + Index::home_in(hash, place.bucket_count);
+    }
+    runs_[run_count_++] = {&gather, first, size_, size_ + count};
+    size_ += count;
+  }
+
+  // Reads the rows of all ids, and starts again without any.
+  void read() {
+#pragma GCC unroll 8
+    for (std::size_t i = 0; i < size_; ++i) prefetch(homes_[i]);
+    for (const Run& run : runs()) find(run);
+    for (const Run& run : runs()) fetch(run);
+    for (const Run& run : runs()) copy(run);
+    size_ = run_count_ = 0;
+  }
+
+ private:
+  // Consecutive ids of one gather.
+  struct Run {
+    const Gather* gather;
+    std::size_t first;  // place in the gather
+    std::size_t begin;  // places in the block
+    std::size_t end;
+  };
+
+  [[nodiscard]] std::span<const Run> runs() const noexcept { return {runs_.data(), run_count_}; }
+
+  void find(const Run& run) {
+    const TableView& view = *run.gather->view;
+    const std::int64_t* ids = run.gather->ids.data() + run.first;
+    for (std::size_t i = run.begin; i < run.end; ++i) {
+      const std::int64_t id = ids[i - run.begin];
+      const std::uint32_t row = Index::row_in(homes_[i], id);
+      if (row != Index::kNoRow) {
+        rows_[i] = view.row_at(*places_[i], row);
+      } else {
+        rows_[i] = Index::is_full(homes_[i]) ? find_further(view, *places_[i], id) : nullptr;
+      }
+    }
+  }
+
+  // Searches an id whose home bucket is full, from the home bucket on.
+  static const std::byte* find_further(const TableView& view, const Place& place, std::int64_t id) noexcept {
+    const std::uint32_t home = Index::home_in(mix(static_cast<std::uint64_t>(id)), place.bucket_count);
+    for (std::uint32_t step = 1; step < place.bucket_count; ++step) {
+      const std::uint32_t left = place.bucket_count - home;
+      const Index::Bucket* bucket = place.buckets + (step < left ? home + step : step - left);
+      const std::uint32_t row = Index::row_in(bucket, id);
+      if (row != Index::kNoRow) return view.row_at(place, row);
+      if (!Index::is_full(bucket)) return nullptr;
+    }
+    return nullptr;
+  }
+
+  // Inline: the compiler drops calls of a function that only fetches, because it changes nothing.
+  [[gnu::always_inline]] void fetch(const Run& run) const noexcept {
+    const std::size_t last = run.gather->view->row_bytes_ - 1;
+    for (std::size_t i = run.begin; i < run.end; ++i) prefetch(rows_[i]);
+    // A row may cross a line; longer rows are left to the processor's own fetching.
+    for (std::size_t i = run.begin; i < run.end; ++i) prefetch(rows_[i] == nullptr ? nullptr : rows_[i] + last);
+  }
+
+  void copy(const Run& run) const {
+    const Gather& gather = *run.gather;
+    const TableView& view = *gather.view;
+    const Table& table = *view.table_;
+    const std::vector<float> scales = table.schema().is_plain() ? std::vector<float>() : table.scales();
+    float* out = gather.out + run.first * view.dim();
+    for (std::size_t i = run.begin; i < run.end; ++i, out += view.dim()) {
+      view.read(rows_[i], gather.ids[run.first + i - run.begin], out, scales);
+    }
+    if (table.image_) table.image_->check_whole();  // a file that was cut off gives zeros
+  }
+
+  std::array<const Place*, kBlockIds> places_;
+  std::array<const Index::Bucket*, kBlockIds> homes_;
+  std::array<const std::byte*, kBlockIds> rows_;
+  std::array<Run, kBlockIds> runs_;  // no run is empty
+  std::size_t size_ = 0;
+  std::size_t run_count_ = 0;
+};
+
+void TableView::gather_all(std::span<const Gather> gathers) {
+  Block block;
+  for (const Gather& gather : gathers) {
+    if (&gather != &gathers.back()) prefetch_row((&gather + 1)->view->places_.data(), sizeof places_);
+    for (std::size_t first = 0; first < gather.ids.size();) {
+      const std::size_t count = std::min(block.room(), gather.ids.size() - first);
+      block.add(gather, first, count);
+      first += count;
+      if (block.room() == 0) block.read();
+    }
+  }
+  block.read();
+}
+
+}  // namespace engine
