@@ -16,6 +16,7 @@ from engine.results import Result, compare, progress
 from engine.workload import Sizes, Workload
 from measure.timing import Seconds, seconds_of
 from monolith.embedding import Table
+from monolith.embedding.file_removal import wait_for_removals
 
 __all__ = ["disk_cases"]
 
@@ -58,6 +59,7 @@ def _rounds(table: Table, folder: Path, sizes: Sizes, restores: bool) -> tuple[S
         progress(f"disk round {number + 1} of {sizes.disk_rounds}, {size / 1e6:.0f} MB")
         os.sync()
         seconds[number, 0] = seconds_of(lambda: table.save(saved))
+        wait_for_removals()  # of the snapshot before; like the next line, outside the timed writes
         plain.unlink()
         os.sync()
         seconds[number, 1] = seconds_of(lambda: _write(plain, buffer, size))

@@ -22,6 +22,7 @@ from monolith import _native
 from monolith.core.durable_files import make_folder, only_writer, seal, sync_folder, unseal, write_synced
 from monolith.core.errors import CapacityExceeded, ConfigError, SchemaMismatch, SnapshotCorrupt
 from monolith.embedding.arguments import check_whole
+from monolith.embedding.file_removal import remove_files, wait_for_removals
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Manifest
 
@@ -170,6 +171,7 @@ class TableCut:
             self.drop()
 
     def _write_and_publish(self, folder: Path, shards: int | None) -> None:
+        wait_for_removals()  # the disk has room for two snapshots, perhaps not for three
         generation = secrets.randbits(63)
         written: list[Path] = []
         try:
@@ -369,10 +371,9 @@ def _slices_of(table: EngineTable) -> list[dict[str, Any]]:
 
 def _remove_other_generations(folder: Path, generation: int) -> None:
     """Remove files of earlier saves, which no manifest names."""
-    for pattern in ("*.rows", "*.rows.tmp-*", "*.filter", f"{MANIFEST}.tmp-*"):
-        for file in folder.glob(pattern):
-            if not file.name.startswith(f"{generation:016x}-"):
-                file.unlink(missing_ok=True)
+    patterns = ("*.rows", "*.rows.tmp-*", "*.filter", f"{MANIFEST}.tmp-*")
+    files = [file for pattern in patterns for file in folder.glob(pattern)]
+    remove_files([file for file in files if not file.name.startswith(f"{generation:016x}-")])
 
 
 def read_manifest(path: str | PathLike[str]) -> list[SavedTable]:
