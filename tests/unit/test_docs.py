@@ -30,7 +30,7 @@ from monolith.training import hooks
 
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCE = ROOT / "docs" / "reference"
-LAST = {"E": 6, "D": 8, "M": 7, "T": 8, "P": 8, "S": 4, "A": 11, "R": 3}
+LAST = {"E": 6, "D": 8, "M": 8, "T": 8, "P": 8, "S": 4, "A": 11, "R": 3}
 ROW = re.compile(r"^\| ([A-Z]\d+) \| (.+?) \| (.*?) \| (.*?) \| (.*?) \|$", re.MULTILINE)
 
 

@@ -51,9 +51,14 @@ struct Counters {
   u32 unused;
 };
 
-extern "C" __global__ void begin_step(Counters* counters) {
-  counters->distinct = 0;
-  counters->first_new = counters->rows;
+// Starts a step with a copy of the slots of its ids, which insert_keys changes.
+extern "C" __global__ void begin_step(Counters* counters, const u32* slots, u32 count, u32* copy) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  if (which < count) copy[which] = slots[which];
+  if (which == 0) {
+    counters->distinct = 0;
+    counters->first_new = counters->rows;
+  }
 }
 
 __device__ __forceinline__ u64 mix(u64 x) {

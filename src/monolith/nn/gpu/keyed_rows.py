@@ -177,9 +177,11 @@ class KeyedRows:
 
     # --- inserting ---
 
-    def begin_step(self) -> None:
-        """Start a step: rows that are inserted from here on are its new rows."""
-        self._kernels.launch("begin_step", 1, 1, self.counts.tensor)
+    def begin_step(self, slots: Tensor) -> Tensor:
+        """Start a step, and return a copy of its slots; rows that are inserted from here on are its new rows."""
+        copy = torch.empty_like(slots)
+        self._launch("begin_step", len(slots), self.counts.tensor, slots, _u32(len(slots)), copy)
+        return copy
 
     def insert(self, ids: Tensor, slots: Tensor) -> None:
         """Give a row with first values to every id whose slot is -1, and write its slot."""

@@ -264,11 +264,11 @@ class GpuTable:
             return
         rows = self._rows
         self._reserve(count, needed=found.ids)
-        is_valid = found.version == rows.version
-        slots = found.slots.clone() if is_valid else self.find(found.ids, found.skipped).slots
+        if found.version != rows.version:
+            found = self.find(found.ids, found.skipped)
+        slots = rows.begin_step(found.slots)
         if self._doorkeeper is not None:
             self._refuse_new(self._doorkeeper, found.ids, slots, counts)
-        rows.begin_step()
         rows.insert(found.ids, slots)
         rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
         self.step += 1
