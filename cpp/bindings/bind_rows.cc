@@ -23,6 +23,7 @@
 #include "engine/data/row_encoder.h"
 #include "engine/data/row_op.h"
 #include "engine/data/row_parser.h"
+#include "engine/data/shuffle_window.h"
 #include "engine/error.h"
 #include "line_fields.h"
 #include "module.h"
@@ -36,6 +37,7 @@ using engine::data::Columns;
 using engine::data::Records;
 using engine::data::RowParser;
 using engine::data::Rows;
+using engine::data::ShuffleWindow;
 
 namespace {
 
@@ -167,15 +169,6 @@ void bind_rows(nb::module_& m) {
           "begin"_a, "end"_a)
       .def(
           "append", [](Rows& rows, const Rows& other) { rows.append(other); }, "other"_a)
-      .def("shuffle", &Rows::shuffle, "seed"_a, nb::call_guard<nb::gil_scoped_release>())
-      .def(
-          "copy_in_order",
-          [](const Rows& rows, std::size_t most) {
-            if (most == 0) throw engine::ConfigError("most is 0, expected at least 1; give the rows of a piece");
-            nb::gil_scoped_release unlocked;
-            return rows.copy_in_order(most);
-          },
-          "most"_a, "Return copies of the rows in pieces of at most ``most``, each piece together in memory.")
       .def(
           "keys",
           [](const Rows& rows) {
@@ -192,6 +185,15 @@ void bind_rows(nb::module_& m) {
             return as_vector(std::move(keys));
           },
           "The data source of each row, 0 when it is not known.");
+
+  nb::class_<ShuffleWindow>(m, "ShuffleWindow", "The rows of one window in random order.")
+      .def(nb::init<std::size_t, std::uint64_t>(), "size"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("missing", &ShuffleWindow::missing, "Rows that the window does not have yet.")
+      .def_prop_ro("left", &ShuffleWindow::left, "Rows that were added and not read.")
+      .def("add", &ShuffleWindow::add, "rows"_a, nb::call_guard<nb::gil_scoped_release>(),
+           "Add the next rows, at most ``missing``; copies their values.")
+      .def("read", &ShuffleWindow::read, nb::call_guard<nb::gil_scoped_release>(),
+           "Return the next rows of the result; none at the end.");
 
   nb::class_<RowParser>(m, "RowParser", "Turns records into rows.")
       .def("__init__", &make_parser, "record"_a, "columns"_a, "keep_all"_a = false, "skip_corrupt"_a = false,

@@ -12,6 +12,7 @@
 #include "engine/data/assembler.h"
 #include "engine/data/batch_rows.h"
 #include "engine/data/row_encoder.h"
+#include "engine/data/shuffle_window.h"
 #include "engine/fid.h"
 #include "transform_groups.h"
 
@@ -281,6 +282,17 @@ bool is_too_large(RecordKind kind, const std::vector<Bytes>& payloads) {
   });
 }
 
+// The rows in another order. The window is larger than the rows where `bits` is odd, and gets them in two lots.
+Rows shuffle(const Rows& rows, std::uint8_t bits) {
+  engine::data::ShuffleWindow window(rows.size() + (bits & 1), 3);
+  window.add(rows.slice(0, rows.size() / 2));
+  window.add(rows.slice(rows.size() / 2, rows.size()));
+  Rows shuffled;
+  while (window.left() != 0) shuffled.append(window.read());
+  expect(shuffled.size() == rows.size(), "a window lost rows");
+  return shuffled;
+}
+
 }  // namespace
 
 void run_records(RecordKind kind, Bytes bytes) {
@@ -295,7 +307,7 @@ void run_records(RecordKind kind, Bytes bytes) {
   const std::uint8_t way = groups >> 6;
   const auto takes = [&](std::uint8_t number) { return kTakesAllWays || way == number; };
   Rows rows = parse(kind, options, columns, records, takes(1));
-  if (options.shuffles) rows.shuffle(3);
+  if (options.shuffles) rows = shuffle(rows, groups);
 
   if (rows.size() == 0 && !takes(0)) return;  // nothing to look at
   if (rows.size() > kMostRows || rows.size() * bytes.size() > kMostExpandedBytes) return;

@@ -575,18 +575,30 @@ class Rows:
 
     def append(self, other: Rows) -> None: ...
 
-    def shuffle(self, seed: int) -> None: ...
-
-    def copy_in_order(self, most: int) -> list[Rows]:
-        """
-        Return copies of the rows in pieces of at most ``most``, each piece together in memory.
-        """
-
     def keys(self) -> Annotated[NDArray[numpy.uint64], dict(shape=(None,))]:
         """The random seed of each row."""
 
     def source_keys(self) -> Annotated[NDArray[numpy.uint32], dict(shape=(None,))]:
         """The data source of each row, 0 when it is not known."""
+
+class ShuffleWindow:
+    """The rows of one window in random order."""
+
+    def __init__(self, size: int, seed: int) -> None: ...
+
+    @property
+    def missing(self) -> int:
+        """Rows that the window does not have yet."""
+
+    @property
+    def left(self) -> int:
+        """Rows that were added and not read."""
+
+    def add(self, rows: Rows) -> None:
+        """Add the next rows, at most ``missing``; copies their values."""
+
+    def read(self) -> Rows:
+        """Return the next rows of the result; none at the end."""
 
 class RowParser:
     """Turns records into rows."""

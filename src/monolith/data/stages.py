@@ -239,16 +239,23 @@ class RowBuffer:
             pass
         taken = _native.Rows()
         while count and self._chunks:
-            _, rows = self._chunks[0]
-            size = min(count, len(rows) - self._gone)
-            taken.append(rows.slice(self._gone, self._gone + size))
-            count -= size
-            self._held -= size
-            self._gone += size
-            if self._gone == len(rows):
-                self._chunks.popleft()
-                self._gone = 0
+            some = self.take_some(count)
+            taken.append(some)
+            count -= len(some)
         return taken
+
+    def take_some(self, most: int) -> _native.Rows:
+        """Return the next rows of one chunk, at most ``most``; none at the end."""
+        if not self._chunks and not self._grow():
+            return _native.Rows()
+        _, rows = self._chunks[0]
+        begin, end = self._gone, min(self._gone + most, len(rows))
+        self._held -= end - begin
+        self._gone = end
+        if end == len(rows):
+            self._chunks.popleft()
+            self._gone = 0
+        return rows if end - begin == len(rows) else rows.slice(begin, end)
 
     def mark(self) -> Mark:
         """Return the position behind the last row taken."""
@@ -288,35 +295,44 @@ class ShuffleStage(RowStage):
         self._size = size
         self._seed = seed
         self._window = 0
-        self._chunks: deque[_native.Rows] = deque()
+        self._rows: _native.ShuffleWindow | None = None
         self._start = self._buffer.mark()
         self._given = 0
 
-    _CHUNK_ROWS = 1024
+    _MOST_PACKED = 65_536
+    """Rows of a window that is packed while it is read; a larger one may need far more rows than the data has."""
 
     @override
     def read(self) -> _native.Rows | None:
-        if not self._chunks and not self._fill():
+        if (self._rows is None or not self._rows.left) and not self._fill():
             return None
-        chunk = self._chunks.popleft()
-        self._given += len(chunk)
-        return chunk
+        assert self._rows is not None
+        rows = self._rows.read()
+        self._given += len(rows)
+        return rows
 
     def _fill(self) -> bool:
         self._start = self._buffer.mark()
         self._given = 0
-        rows = self._buffer.take(self._size)
-        if not len(rows):
-            return False
         # The window's number is part of the seed and of the state, so a resumed run shuffles alike.
-        rows.shuffle(_native.mix(self._seed, self._window))
+        seed = _native.mix(self._seed, self._window)
+        if self._size <= self._MOST_PACKED:
+            window = _native.ShuffleWindow(self._size, seed)
+            while window.missing and len(some := self._buffer.take_some(window.missing)):
+                window.add(some)
+        else:
+            rows = self._buffer.take(self._size)
+            window = _native.ShuffleWindow(len(rows), seed)
+            window.add(rows)
+        if not window.left:
+            return False
+        self._rows = window
         self._window += 1
-        self._chunks.extend(rows.copy_in_order(self._CHUNK_ROWS))
         return True
 
     @override
     def mark(self) -> Mark:
-        if self._chunks:
+        if self._rows is not None and self._rows.left:
             start, given, window = self._start, self._given, self._window - 1
         else:
             start, given, window = self._buffer.mark(), 0, self._window

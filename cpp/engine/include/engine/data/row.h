@@ -67,6 +67,8 @@ class Arena {
     used_ = begin + size;
     return piece_ + begin;
   }
+  // Takes the bytes behind `end` back, which is in the piece that was taken last.
+  void give_back(const std::byte* end) noexcept { used_ = static_cast<std::size_t>(end - piece_); }
   [[nodiscard]] Bytes copy(Bytes bytes);
   template <typename T>
   [[nodiscard]] T* take_array(std::size_t count) {
@@ -104,6 +106,8 @@ class Columns {
 class Block {
  public:
   Block(std::uint32_t rows, std::uint32_t columns);
+  // A block whose cells are undefined until they are written.
+  [[nodiscard]] static std::shared_ptr<Block> unwritten(std::uint32_t rows, std::uint32_t columns);
 
   [[nodiscard]] std::uint32_t rows() const noexcept { return rows_; }
   [[nodiscard]] std::uint32_t columns() const noexcept { return columns_; }
@@ -121,6 +125,8 @@ class Block {
   void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
  private:
+  Block(std::uint32_t rows, std::uint32_t columns, bool is_filled);
+
   std::uint32_t rows_;
   std::uint32_t columns_;
   std::shared_ptr<Buffer> memory_;  // of the cells
@@ -151,12 +157,6 @@ struct Rows {
   [[nodiscard]] Rows slice(std::size_t begin, std::size_t end) const;
   // Appends the other's rows.
   void append(const Rows& other);
-  // Copies of the rows in new blocks, in the same order, in pieces of at most `most` rows: neighbours in the sequence
-  // become neighbours in memory, with the bytes of small cells. Longer ones, and those that rows share, stay where they
-  // are.
-  [[nodiscard]] std::vector<Rows> copy_in_order(std::size_t most) const;
-  // Puts the rows into the order that `seed` chooses.
-  void shuffle(std::uint64_t seed);
 };
 
 }  // namespace engine::data
