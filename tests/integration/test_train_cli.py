@@ -149,7 +149,7 @@ def test_settings_come_from_flags_before_environment_before_file_before_defaults
         "seed": (3, "command line"),
         "batch_size": (200, "environment"),
         "threads": (1, "file"),
-        "epochs": (1, "default"),
+        "epochs": (None, "default"),
     }
     assert [lost["value"] for lost in report["seed"]["overrode"]] == [2, 1]
     assert not (shell.folder / "from_file").exists(), "nothing was trained"
