@@ -78,13 +78,13 @@ lock: ## Write the packages of .venv into requirements.lock, after an intended u
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test test-cpp test-python test-packages test-sanitizers test-asan test-tsan
-# Python tests of processes wait much; the C++ tests use that time, at a low priority.
+# Python tests of processes wait much; the C++ tests use that time, and are compiled at a low priority.
 test: setup test-packages ## Set up, then run the C++ and the Python tests
 	+$(MAKE) --jobs=2 test-cpp test-python
 
 test-cpp: setup ## Run the C++ tests only
 	nice cmake --build $(BUILD) --target engine_tests -- --quiet
-	nice ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
+	ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
 
 test-packages:
 	@scripts/install_system_packages.sh test
