@@ -1,4 +1,4 @@
-// model.cc: scores a batch on the calling thread; an idle thread scores half of the rows of a batch that is alone.
+// model.cc: scores a batch on the calling thread; a helping thread scores half of the rows of a batch that is alone.
 #include "serving/model.h"
 
 #include <algorithm>
@@ -134,7 +134,7 @@ void Model::check_whole() const {
 }
 
 Scores Model::score(std::shared_ptr<const engine::data::Records> records, RecordKind kind,
-                    std::span<const std::size_t> outputs, Helpers* helpers) const {
+                    std::span<const std::size_t> outputs, HelpingThread* helper) const {
   const std::shared_ptr<const BatchData> batch = parse(std::move(records), kind);
   const std::size_t rows = batch->rows;
   Scores scores = make_scores(rows, outputs);
@@ -144,9 +144,9 @@ Scores Model::score(std::shared_ptr<const engine::data::Records> records, Record
   const std::shared_ptr<const OnnxSession> dense = dense_;
   std::optional<OtherHalf> other;
   std::size_t end = rows;
-  if (helpers != nullptr && rows >= kLeastSharedRows) {
+  if (helper != nullptr && rows >= kLeastSharedRows) {
     const std::size_t middle = (rows + 1) / 2;
-    other.emplace(*helpers, RowSection(config_, layouts_, *batch, middle, rows), views_, *dense, outputs, scores);
+    other.emplace(*helper, RowSection(config_, layouts_, *batch, middle, rows), views_, *dense, outputs, scores);
     if (other->offer()) {
       end = middle;
     } else {

@@ -1,19 +1,30 @@
 // other_half.cc: the owner and one helping thread.
 #include "other_half.h"
 
+#include <sched.h>
+
+#include <chrono>
+
 namespace serving {
 
+namespace {
+
+// Both halves take about as long, and a thread that sleeps needs a tenth of a millisecond to wake.
+constexpr std::chrono::microseconds kSpin{300};
+
+}  // namespace
+
 OtherHalf::~OtherHalf() {
-  if (is_offered_ && !helpers_.withdraw(*this)) await(kEnded);
+  if (is_offered_ && !helper_.withdraw(*this)) await(kEnded);
 }
 
 bool OtherHalf::offer() {
-  is_offered_ = helpers_.offer(*this);
+  is_offered_ = helper_.offer(*this);
   return is_offered_;
 }
 
 void OtherHalf::gather() {
-  if (helpers_.withdraw(*this)) {  // a busy machine: no thread woke in time
+  if (helper_.withdraw(*this)) {  // a busy machine: no thread woke in time
     is_offered_ = false;
     section_.gather(views_);
   } else {
@@ -49,6 +60,8 @@ void OtherHalf::reach(Stage stage) noexcept {
 }
 
 void OtherHalf::await(Stage stage) const noexcept {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  while (stage_->load(std::memory_order_acquire) < stage && std::chrono::steady_clock::now() < end) sched_yield();
   for (int seen = stage_->load(std::memory_order_acquire); seen < stage;
        seen = stage_->load(std::memory_order_acquire)) {
     stage_->wait(seen, std::memory_order_acquire);

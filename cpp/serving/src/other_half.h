@@ -1,4 +1,4 @@
-// other_half.h: a section of a batch that an idle thread scores, if one begins in time.
+// other_half.h: a section of a batch that a helping thread scores, if it begins in time.
 #pragma once
 
 #include <atomic>
@@ -14,9 +14,9 @@ namespace serving {
 // The owner calls offer(), gather() and run_dense(). Arguments outlive the object.
 class OtherHalf final : public SideWork {
  public:
-  OtherHalf(Helpers& helpers, RowSection section, std::span<const engine::TableView> views, const OnnxSession& dense,
-            std::span<const std::size_t> outputs, const Scores& scores)
-      : helpers_(helpers),
+  OtherHalf(HelpingThread& helper, RowSection section, std::span<const engine::TableView> views,
+            const OnnxSession& dense, std::span<const std::size_t> outputs, const Scores& scores)
+      : helper_(helper),
         section_(std::move(section)),
         views_(views),
         dense_(dense),
@@ -27,7 +27,7 @@ class OtherHalf final : public SideWork {
   OtherHalf(const OtherHalf&) = delete;
   OtherHalf& operator=(const OtherHalf&) = delete;
 
-  // False where no thread is idle.
+  // False where the thread is not idle.
   [[nodiscard]] bool offer();
   // Returns once the rows are copied: by the thread that has begun, else by the caller.
   void gather();
@@ -42,7 +42,7 @@ class OtherHalf final : public SideWork {
   void reach(Stage stage) noexcept;
   void await(Stage stage) const noexcept;
 
-  Helpers& helpers_;
+  HelpingThread& helper_;
   RowSection section_;
   std::span<const engine::TableView> views_;
   const OnnxSession& dense_;

@@ -1,4 +1,4 @@
-// scorer.cc: a free thread takes the oldest job and all jobs like it, or helps with a job that is alone.
+// scorer.cc: a free thread takes the oldest job and all jobs like it.
 #include "serving/scorer.h"
 
 #include <pthread.h>
@@ -113,44 +113,19 @@ void Scorer::serve() {
   std::vector<ScoreJob> jobs;
   std::unique_lock lock(mutex_);
   for (;;) {
-    ++waiting_;
-    arrived_.wait(lock, [this] { return !jobs_.empty() || side_work_ != nullptr || is_closed_; });
-    --waiting_;
-    if (jobs_.empty() && side_work_ != nullptr) {
-      SideWork& work = *std::exchange(side_work_, nullptr);
-      lock.unlock();
-      work.help();
-      lock.lock();
-      continue;
-    }
+    arrived_.wait(lock, [this] { return !jobs_.empty() || is_closed_; });
     if (jobs_.empty()) return;
     take(lock, jobs);
     if (jobs.empty()) continue;
     ++under_way_;
     if (!jobs_.empty()) arrived_.notify_one();
+    const bool is_alone = under_way_ == 1 && jobs.size() == 1 && jobs_.empty();
     lock.unlock();
-    compute(jobs);
+    compute(jobs, is_alone);
     jobs.clear();  // releases records and versions without the lock
     lock.lock();
     if (--under_way_ == 0 && jobs_.empty()) idle_.notify_all();
   }
-}
-
-bool Scorer::offer(SideWork& work) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (waiting_ == 0 || !jobs_.empty() || side_work_ != nullptr) return false;
-    side_work_ = &work;
-  }
-  arrived_.notify_one();
-  return true;
-}
-
-bool Scorer::withdraw(SideWork& work) {
-  const std::lock_guard lock(mutex_);
-  if (side_work_ != &work) return false;
-  side_work_ = nullptr;
-  return true;
 }
 
 void Scorer::take(std::unique_lock<std::mutex>& lock, std::vector<ScoreJob>& jobs) {
@@ -181,7 +156,7 @@ void Scorer::take(std::unique_lock<std::mutex>& lock, std::vector<ScoreJob>& job
   }
 }
 
-void Scorer::compute(std::vector<ScoreJob>& jobs) {
+void Scorer::compute(std::vector<ScoreJob>& jobs, bool is_alone) {
   const Clock::time_point now = Clock::now();
   std::erase_if(jobs, [&](const ScoreJob& job) {
     if (job.deadline > now && job.caller->is_wanted()) return false;
@@ -193,7 +168,7 @@ void Scorer::compute(std::vector<ScoreJob>& jobs) {
   for (const ScoreJob& job : jobs) rows += job.rows;
   stats_.count_batch(rows, now - jobs.front().queued);
   if (jobs.size() > 1 && compute_together(jobs)) return;
-  for (ScoreJob& job : jobs) compute_one(job);
+  for (ScoreJob& job : jobs) compute_one(job, is_alone ? &helper_ : nullptr);
 }
 
 bool Scorer::compute_together(std::vector<ScoreJob>& jobs) {
@@ -214,9 +189,9 @@ bool Scorer::compute_together(std::vector<ScoreJob>& jobs) {
   return true;
 }
 
-void Scorer::compute_one(ScoreJob& job) {
+void Scorer::compute_one(ScoreJob& job, HelpingThread* helper) {
   try {
-    const Scores scores = job.model->score(job.records, job.kind, job.outputs, this);
+    const Scores scores = job.model->score(job.records, job.kind, job.outputs, helper);
     finish(job, scores, 0, scores.rows);
   } catch (const Failure& failure) {
     fail(job, failure.code(), failure.what());

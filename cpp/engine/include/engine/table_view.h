@@ -1,7 +1,7 @@
 // table_view.h: addresses of the parts of a table, for callers that keep writers out.
 //
-// A lookup locks every part of its table, and reads the addresses out of each part. For a hundred ids of one table that
-// costs more than the rows. A view holds the addresses side by side, and one call reads the rows of many tables.
+// A lookup locks every part of its table, and reads the addresses out of each part. That is much work for a hundred ids
+// of one table. A view holds the addresses side by side, and one call reads the rows of many tables.
 #pragma once
 
 #include <array>

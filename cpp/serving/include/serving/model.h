@@ -98,10 +98,10 @@ class Model {
   void show(std::vector<std::shared_ptr<engine::Table>> tables, std::shared_ptr<const OnnxSession> dense,
             bool is_whole);
 
-  // Scores records at one cut. An idle thread of `helpers` scores half of the rows, if there is one. Throws Failure, or
-  // an error of the engine for records that do not fit.
+  // Scores records at one cut. `helper` scores half of the rows, where it is idle. Throws Failure, or an error of the
+  // engine for records that do not fit.
   [[nodiscard]] Scores score(std::shared_ptr<const engine::data::Records> records, engine::data::RecordKind kind,
-                             std::span<const std::size_t> outputs, Helpers* helpers = nullptr) const;
+                             std::span<const std::size_t> outputs, HelpingThread* helper = nullptr) const;
 
  private:
   struct Idle {

@@ -46,9 +46,9 @@ struct ScoreJob {
   }
 };
 
-// Every job is answered once: with scores, or with the failure of the job itself. An idle thread helps with a job that
-// is alone. Concurrent.
-class Scorer : private Helpers {
+// Every job is answered once: with scores, or with the failure of the job itself. A job that is alone is shared with
+// the helping thread. Concurrent.
+class Scorer {
  public:
   Scorer(QueueConfig config, RequestStats& stats);
   ~Scorer() { close({}); }
@@ -69,13 +69,11 @@ class Scorer : private Helpers {
   [[nodiscard]] std::vector<std::string> take_errors();
 
  private:
-  bool offer(SideWork& work) override;
-  bool withdraw(SideWork& work) override;
   void serve();
   void take(std::unique_lock<std::mutex>& lock, std::vector<ScoreJob>& jobs);
-  void compute(std::vector<ScoreJob>& jobs);
+  void compute(std::vector<ScoreJob>& jobs, bool is_alone);
   bool compute_together(std::vector<ScoreJob>& jobs);
-  void compute_one(ScoreJob& job);
+  void compute_one(ScoreJob& job, HelpingThread* helper);
   void finish(const ScoreJob& job, const Scores& scores, std::size_t begin, std::size_t rows);
   void fail(const ScoreJob& job, Code code, const std::string& text);
   void fail_unexpectedly(const ScoreJob& job, const std::string& text);
@@ -89,10 +87,9 @@ class Scorer : private Helpers {
   std::size_t rows_ = 0;
   std::size_t bytes_ = 0;
   std::size_t under_way_ = 0;
-  std::size_t waiting_ = 0;        // threads without work
-  SideWork* side_work_ = nullptr;  // offered, and no thread has begun it
   bool is_closed_ = false;
   std::vector<std::string> errors_;
+  HelpingThread helper_;
   std::vector<std::thread> threads_;
 };
 
