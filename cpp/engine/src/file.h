@@ -22,17 +22,62 @@ namespace engine {
 
 [[noreturn]] inline void fail_io(const char* verb, const std::string& path) { throw IoError(verb, path, errno); }
 
+// Whether large reads and writes go through the page cache or past it, where the file system allows that. Past it is
+// faster for a file that is read or written once: the copy and the pages of the cache cost processor time.
+enum class Cache : std::uint8_t { kPast, kThrough };
+
+// Transfers past the page cache begin and end at multiples of this, in the file and in memory.
+inline constexpr std::size_t kDirectAlignment = 4096;
+
+struct FreeAligned {
+  void operator()(std::byte* data) const noexcept { ::operator delete(data, std::align_val_t{kDirectAlignment}); }
+};
+using AlignedBytes = std::unique_ptr<std::byte, FreeAligned>;
+
+inline AlignedBytes allocate_aligned(std::size_t bytes) {
+  return AlignedBytes(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kDirectAlignment})));
+}
+
+// Memory for reads past the page cache; grows to the largest read.
+class ReadBuffer {
+ public:
+  // Room for `bytes`, whose content is undefined.
+  std::byte* get(std::size_t bytes) {
+    if (bytes > capacity_) {
+      data_.reset();
+      capacity_ = 0;
+      data_ = allocate_aligned(bytes);
+      capacity_ = bytes;
+    }
+    return data_.get();
+  }
+
+ private:
+  AlignedBytes data_;
+  std::size_t capacity_ = 0;
+};
+
 // A file to read from, anywhere in it.
 class InputFile {
  public:
-  explicit InputFile(const std::string& path) : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  explicit InputFile(const std::string& path, Cache cache = Cache::kThrough)
+      : path_(path), fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
     if (fd_ < 0) fail_io("open", path_);
+#ifdef O_DIRECT
+    if (cache == Cache::kPast) direct_fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_DIRECT);
+#endif
+    // Only headers are read through the cache then: the system must not read ahead of them.
+    if (direct_fd_ >= 0) ::posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);
   }
-  InputFile(InputFile&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
+  InputFile(InputFile&& other) noexcept
+      : path_(std::move(other.path_)),
+        fd_(std::exchange(other.fd_, -1)),
+        direct_fd_(std::exchange(other.direct_fd_, -1)) {}
   InputFile(const InputFile&) = delete;
   InputFile& operator=(const InputFile&) = delete;
   ~InputFile() {
     if (fd_ >= 0) ::close(fd_);
+    if (direct_fd_ >= 0) ::close(direct_fd_);
   }
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
@@ -44,8 +89,10 @@ class InputFile {
     return static_cast<std::uint64_t>(info.st_size);
   }
 
-  // Starts to read a range into the page cache, without waiting. A hint: a system that ignores it reads later.
+  // Starts to read a range into the page cache, without waiting; for read_large(). A hint: a system that ignores it
+  // reads later.
   void fetch(std::uint64_t offset, std::size_t bytes) const noexcept {
+    if (direct_fd_ >= 0) return;
     ::posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_WILLNEED);
   }
 
@@ -63,9 +110,36 @@ class InputFile {
     return true;
   }
 
+  // The bytes of a range, in `buffer`, read as the constructor was asked to. Null when the file ends before `bytes`.
+  [[nodiscard]] const std::byte* read_large(std::uint64_t offset, std::size_t bytes, ReadBuffer& buffer) const {
+    const std::uint64_t begin = offset / kDirectAlignment * kDirectAlignment;
+    const std::size_t skipped = static_cast<std::size_t>(offset - begin);
+    const std::size_t whole = (skipped + bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+    std::byte* const data = buffer.get(whole);
+    std::size_t filled = direct_fd_ < 0 ? skipped : read_direct(begin, data, whole);
+    if (filled < skipped) filled = skipped;
+    // The rest: all of it without direct reads, and the bytes that the file system refuses to read directly.
+    if (filled < skipped + bytes && !read_at(begin + filled, data + filled, skipped + bytes - filled)) return nullptr;
+    return data + skipped;
+  }
+
  private:
+  // Reads past the page cache until the end of the file or a refusal; returns the bytes read.
+  std::size_t read_direct(std::uint64_t begin, std::byte* data, std::size_t bytes) const {
+    std::size_t filled = 0;
+    while (filled < bytes && filled % kDirectAlignment == 0) {
+      const ssize_t got = ::pread(direct_fd_, data + filled, bytes - filled, static_cast<off_t>(begin + filled));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0 && errno != EINVAL) fail_io("read", path_);
+      if (got <= 0) break;
+      filled += static_cast<std::size_t>(got);
+    }
+    return filled;
+  }
+
   std::string path_;
   int fd_;
+  int direct_fd_ = -1;
 };
 
 // A new file to append to. Large writes bypass the page cache where the file system allows it: no process reads a
@@ -73,8 +147,6 @@ class InputFile {
 // soon goes through it, in writes as large as huge pages, so that it lies there in such where the file system can.
 class OutputFile {
  public:
-  enum class Cache : std::uint8_t { kPast, kThrough };
-
   explicit OutputFile(const std::string& path, Cache cache = Cache::kPast) : path_(path) {
     constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
 #ifdef O_DIRECT
@@ -107,13 +179,13 @@ class OutputFile {
   // Makes room for `bytes` in the buffer, so that the next claim waits for no disk.
   void make_room(std::size_t bytes) {
     if (capacity_ - filled_ >= bytes) return;
-    const std::size_t whole = filled_ / kAlignment * kAlignment;
+    const std::size_t whole = filled_ / kDirectAlignment * kDirectAlignment;
     const std::size_t rest = filled_ - whole;
     flush(whole);
     std::memmove(buffer_.get(), buffer_.get() + whole, rest);
     filled_ = rest;
     if (capacity_ - filled_ >= bytes) return;
-    const std::unique_ptr<std::byte, Free> before = std::move(buffer_);
+    const AlignedBytes before = std::move(buffer_);
     take_buffer((filled_ + bytes + kBufferBytes - 1) / kBufferBytes * kBufferBytes);
     std::memcpy(buffer_.get(), before.get(), filled_);
   }
@@ -128,7 +200,7 @@ class OutputFile {
   // Writes the rest of the buffer and waits until the disk has everything.
   void finish() {
     // A write past the cache comes in whole sectors; ftruncate removes the padding.
-    const std::size_t whole = (filled_ + kAlignment - 1) / kAlignment * kAlignment;
+    const std::size_t whole = (filled_ + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     std::memset(buffer_.get() + filled_, 0, whole - filled_);
     flush(whole);
     if (::ftruncate(fd_, static_cast<off_t>(size_)) != 0) fail_io("cut", path_);
@@ -136,15 +208,10 @@ class OutputFile {
   }
 
  private:
-  static constexpr std::size_t kAlignment = 4096;
   static constexpr std::size_t kBufferBytes = std::size_t{8} << 20;
 
-  struct Free {
-    void operator()(std::byte* data) const noexcept { ::operator delete(data, std::align_val_t{kAlignment}); }
-  };
-
   void take_buffer(std::size_t bytes) {
-    buffer_.reset(static_cast<std::byte*>(::operator new(bytes, std::align_val_t{kAlignment})));
+    buffer_ = allocate_aligned(bytes);
     capacity_ = bytes;
   }
 
@@ -173,7 +240,7 @@ class OutputFile {
 
   std::string path_;
   int fd_ = -1;
-  std::unique_ptr<std::byte, Free> buffer_;
+  AlignedBytes buffer_;
   std::size_t capacity_ = 0;
   std::size_t filled_ = 0;
   std::uint64_t size_ = 0;

@@ -116,7 +116,7 @@ void check_image_index(std::span<const Index::Bucket> buckets, std::uint64_t row
   if (!Index::has_room(rows, count)) fail_index(part, 0, "it is too full");
   // Buckets that are full without a gap up to the one looked at, around the ring: as far as an entry may be from home.
   std::size_t run = 0;
-  while (run < count && Index::is_full(&buckets[count - 1 - run])) ++run;
+  while (run < count && Index::is_full(buckets[count - 1 - run])) ++run;
   std::uint64_t seen = 0;
   for (std::uint32_t b = 0; b < count; ++b) {
     const Index::Bucket& bucket = buckets[b];

@@ -3,7 +3,6 @@
 // for its page walk, so loops that fetch have few instructions.
 #include <algorithm>
 #include <array>
-#include <optional>
 #include <shared_mutex>
 
 #include "engine/table.h"
@@ -20,8 +19,10 @@ namespace {
 constexpr std::size_t kBlockIds = 1024;
 // Ids read under one hold of the locks: a fraction of a millisecond.
 constexpr std::size_t kLockedIds = 8192;
-// Ids per stage: enough to keep the memory system busy, few enough for the L1 cache.
-constexpr std::size_t kStride = 64;
+// Ids per stage: enough to keep the memory system busy, fewer than the entries of the first TLB.
+constexpr std::size_t kStride = 32;
+// Rows between the fetch of a row and its use.
+constexpr std::size_t kRowsAhead = 24;
 
 // Ids per piece of work. Sums never span pieces and run in order of occurrence, so pieces may follow the threads.
 std::size_t piece_ids(std::size_t ids, unsigned threads) {
@@ -36,55 +37,76 @@ std::array<const std::byte*, kBlockIds>& thread_rows() {
 
 }  // namespace
 
-// Holds all parts of a table for reading. In falling order: a write that waits for the turn of a lower part may hold a
-// higher one, so a thread that takes several parts must not hold a lower one while waiting for a higher.
-class Table::ReadLock {
+// Holds all parts of a table for reading, and finds rows in them. In falling order: a write that waits for the turn of
+// a lower part may hold a higher one, so a thread that takes several parts must not hold a lower one while waiting for
+// a higher.
+class Table::LockedParts {
  public:
-  explicit ReadLock(const Table& table) noexcept : table_(table) {
-    for (std::size_t part = kParts; part-- > 0;) table_.parts_[part]->mutex.lock_shared();
+  explicit LockedParts(const Table& table) noexcept : table_(table), shape_(table.parts_[0]->rows.shape()) {
+    for (std::size_t number = kParts; number-- > 0;) {
+      const Part& part = *table_.parts_[number];
+      part.mutex.lock_shared();
+      const std::span<const Index::Bucket> buckets = part.index.buckets();
+      places_[number] = {.buckets = buckets.empty() ? &kEmptyBucket : buckets.data(),
+                         .slabs = part.rows.slabs().data(),
+                         .bucket_count = static_cast<std::uint32_t>(buckets.size())};
+    }
   }
-  ~ReadLock() {
+  ~LockedParts() {
     for (const auto& part : table_.parts_) part->mutex.unlock_shared();
   }
-  ReadLock(const ReadLock&) = delete;
-  ReadLock& operator=(const ReadLock&) = delete;
+  LockedParts(const LockedParts&) = delete;
+  LockedParts& operator=(const LockedParts&) = delete;
 
- private:
-  const Table& table_;
-};
-
-void Table::find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const {
-  std::array<const Part*, kStride> owners;
-  std::array<const Index::Bucket*, kStride> homes;
-  std::array<std::uint32_t, kStride> overflowed;
-  for (std::size_t begin = 0; begin < ids.size(); begin += kStride) {
-    const std::size_t count = std::min(kStride, ids.size() - begin);
-    const std::int64_t* stride = ids.data() + begin;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
-      owners[i] = parts_[part_of(hash)].get();
-      homes[i] = owners[i]->index.home(hash);
-    }
-    // A separate loop of few instructions: a fetch occupies the processor's window until its page walk is done.
+  // Where the row of each id is, or null.
+  void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const {
+    const RowStore::Shape shape = shape_;
+    std::array<const Place*, kStride> owners;
+    std::array<const Index::Bucket*, kStride> homes;
+    std::array<std::uint32_t, kStride> overflowed;
+    for (std::size_t begin = 0; begin < ids.size(); begin += kStride) {
+      const std::size_t count = std::min(kStride, ids.size() - begin);
+      const std::int64_t* stride = ids.data() + begin;
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
+        owners[i] = &places_[part_of(hash)];
+        homes[i] = owners[i]->buckets + Index::home_in(hash, owners[i]->bucket_count);
+      }
+      // A separate loop of few instructions: a fetch occupies the processor's window until its page walk is done.
 #pragma GCC unroll 8
-    for (std::size_t i = 0; i < count; ++i) prefetch(homes[i]);
-    std::size_t overflows = 0;
-    for (std::size_t i = 0; i < count; ++i) {
-      const std::uint32_t row = Index::row_in(homes[i], stride[i]);
-      rows[begin + i] = row == Index::kNoRow ? nullptr : owners[i]->rows.at(row);
-      // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
-      overflowed[overflows] = static_cast<std::uint32_t>(i);
-      overflows += row == Index::kNoRow && Index::is_full(homes[i]) ? 1 : 0;
-    }
-    for (std::size_t k = 0; k < overflows; ++k) prefetch(homes[overflowed[k]] + 1);
-    for (std::size_t k = 0; k < overflows; ++k) {
-      const std::int64_t id = stride[overflowed[k]];
-      const Part& part = *owners[overflowed[k]];
-      const Slot slot = part.index.find(id, mix(static_cast<std::uint64_t>(id)));
-      if (slot != kNoSlot) rows[begin + overflowed[k]] = part.rows.at(part.index.row(slot));
+      for (std::size_t i = 0; i < count; ++i) prefetch(homes[i]);
+      std::size_t overflows = 0;
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::uint32_t row = Index::row_in(*homes[i], stride[i]);
+        rows[begin + i] = row == Index::kNoRow ? nullptr : shape.at(owners[i]->slabs, row);
+        // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
+        overflowed[overflows] = static_cast<std::uint32_t>(i);
+        overflows += row == Index::kNoRow && Index::is_full(*homes[i]) ? 1 : 0;
+      }
+      for (std::size_t k = 0; k < overflows; ++k) prefetch(homes[overflowed[k]] + 1);
+      for (std::size_t k = 0; k < overflows; ++k) {
+        const std::int64_t id = stride[overflowed[k]];
+        const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
+        const Index& index = table_.parts_[part_of(hash)]->index;
+        const Slot slot = index.find(id, hash);
+        if (slot != kNoSlot) rows[begin + overflowed[k]] = shape.at(owners[overflowed[k]]->slabs, index.row(slot));
+      }
     }
   }
-}
+
+ private:
+  // Copied out of the part: all places of a table fit few lines, which no writer touches.
+  struct Place {
+    const Index::Bucket* buckets;
+    std::byte* const* slabs;
+    std::uint32_t bucket_count;
+  };
+  static constexpr Index::Bucket kEmptyBucket{};
+
+  const Table& table_;
+  RowStore::Shape shape_;
+  std::array<Place, kParts> places_;
+};
 
 template <class Width>
 void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first, std::span<const std::byte* const> rows,
@@ -109,7 +131,7 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
   };
   const bool adds = bags.pooling == Pooling::kSum || bags.pooling == Pooling::kMean;
   const std::size_t kept = bags.pooling == Pooling::kFirst ? bags.first_n : 1;
-  for (std::size_t i = 0; i < std::min(kAhead, rows.size()); ++i) prefetch_row(rows[i], bytes);
+  for (std::size_t i = 0; i < std::min(kRowsAhead, rows.size()); ++i) prefetch_row(rows[i], bytes);
   if (adds && is_plain) {
     kernels().sum_bags({.rows = rows.data(),
                         .count = rows.size(),
@@ -118,7 +140,7 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
                         .bags = units,
                         .out = job.out,
                         .width = width.value,
-                        .ahead = kAhead});
+                        .ahead = kRowsAhead});
     return;
   }
   for (std::size_t unit = units.begin; unit < units.end; ++unit) {
@@ -126,7 +148,7 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
     const std::size_t from = std::max(first, bags.position_of(unit)) - first;
     const std::size_t to = std::min(first + rows.size(), bags.position_of(unit + 1)) - first;
     for (std::size_t position = from; position < to; ++position) {
-      if (position + kAhead < rows.size()) prefetch_row(rows[position + kAhead], bytes);
+      if (position + kRowsAhead < rows.size()) prefetch_row(rows[position + kRowsAhead], bytes);
       const std::size_t place = adds ? 0 : first + position - bags.position_of(unit);
       if (place >= kept) continue;
       const std::size_t target = unit * kept + place;
@@ -159,25 +181,19 @@ void Table::lookup_piece(const LookupJob& job, UnitRange units) const {
   auto& rows = thread_rows();
   std::size_t unit = units.begin;
   const std::size_t last = bags.position_of(units.end);
-  std::optional<ReadLock> lock;
-  std::size_t locked = 0;  // ids since the locks were taken
   for (std::size_t first = bags.position_of(units.begin); first < last;) {
-    const std::size_t count = std::min(kBlockIds, last - first);
-    const std::size_t end = first + count == last ? units.end : bags.unit_from(first + count);
-    if (!lock || locked + count > kLockedIds) {
-      lock.reset();
-      lock.emplace(*this);
-      locked = 0;
+    const LockedParts parts(*this);
+    for (const std::size_t held_until = std::min(last, first + kLockedIds); first < held_until;) {
+      const std::size_t count = std::min(kBlockIds, held_until - first);
+      const std::size_t end = first + count == last ? units.end : bags.unit_from(first + count);
+      parts.find_rows(bags.ids.subspan(first, count), rows.data());
+      with_width(dim, [&](auto width) { read_block(job, {unit, end}, first, {rows.data(), count}, width); });
+      if (image_) image_->check_whole();  // a file that was cut off gives zeros
+      first += count;
+      // A bag that continues in the next block is handled there too.
+      unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
     }
-    locked += count;
-    find_rows(bags.ids.subspan(first, count), rows.data());
-    with_width(dim, [&](auto width) { read_block(job, {unit, end}, first, {rows.data(), count}, width); });
-    if (image_) image_->check_whole();  // a file that was cut off gives zeros
-    first += count;
-    // A bag that continues in the next block is handled there too.
-    unit = end > units.begin && bags.position_of(end) > first ? end - 1 : end;
   }
-  lock.reset();
   if (bags.pooling == Pooling::kMean) divide_by_length(bags, units, job.out, dim);
 }
 
@@ -186,6 +202,7 @@ void Table::lookup_all(std::span<const LookupJob> jobs, Pool& pool) {
     const LookupJob* job;
     UnitRange units;
   };
+  const Pool::Phases phases(pool);
   std::vector<Piece> pieces;
   std::vector<const LookupJob*> planned_jobs;
   std::vector<RowPlan::Use> uses;
@@ -220,10 +237,10 @@ void Table::contains(std::span<const std::int64_t> ids, std::uint8_t* found) con
   pool_->run((ids.size() + kPieceIds - 1) / kPieceIds, [&](std::size_t piece) {
     const std::size_t end = std::min(ids.size(), (piece + 1) * kPieceIds);
     auto& rows = thread_rows();
-    const ReadLock lock(*this);
+    const LockedParts parts(*this);
     for (std::size_t begin = piece * kPieceIds; begin < end; begin += kBlockIds) {
       const std::size_t count = std::min(kBlockIds, end - begin);
-      find_rows(ids.subspan(begin, count), rows.data());
+      parts.find_rows(ids.subspan(begin, count), rows.data());
       for (std::size_t i = 0; i < count; ++i) found[begin + i] = rows[i] != nullptr;
     }
   });

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "kernels/kernels.h"
+#include "row_columns.h"
 #include "row_plan_content.h"
 #include "rows.h"
 
@@ -329,8 +330,18 @@ void PartUpdate::stamp_rows(std::size_t begin, std::size_t end, std::uint32_t ti
 }
 
 void PartUpdate::replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows) {
-  Index& index = part_.index;
   const std::size_t row_bytes = table_.schema_.row_bytes();
+  replace_rows(group, times,
+               [=](std::size_t number, std::byte* row) { std::memcpy(row, rows + number * row_bytes, row_bytes); });
+}
+
+void PartUpdate::replace(const Partition::Group& group, std::span<const std::uint32_t> times, const ColumnRows& rows) {
+  replace_rows(group, times, [&](std::size_t number, std::byte* row) { rows.copy(number, row); });
+}
+
+template <class Copy>
+void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy) {
+  Index& index = part_.index;
   const bool is_tracking = table_.is_tracking_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < group.ids.size(); ++i) {
     if (i + kAhead < group.ids.size()) prefetch(index.home(hash_of(group.ids[i + kAhead])));
@@ -348,7 +359,7 @@ void PartUpdate::replace(const Partition::Group& group, std::span<const std::uin
       if (part_.has_preimages()) table_.preserve(part_, id, row, index.time(slot));
       index.time(slot) = time;
     }
-    std::memcpy(part_.rows.at(row), rows + group.targets[i] * row_bytes, row_bytes);
+    copy(group.targets[i], part_.rows.at(row));
     if (is_tracking) table_.touch(part_, id, row);
   }
 }

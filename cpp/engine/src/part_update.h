@@ -104,12 +104,16 @@ class PartUpdate {
   // Replaces or makes the row of every id, whole: occurrence i takes row and time number group.targets[i]. The last
   // occurrence of an id wins. Needs neither resolve nor finish.
   void replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows);
+  void replace(const Partition::Group& group, std::span<const std::uint32_t> times, const ColumnRows& rows);
 
   // Stamps every changed row with the time, unless step() has done that; notes the ids as touched and removes the rows
   // that leave.
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
+  // copy(number, row) writes row number `number`.
+  template <class Copy>
+  void replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy);
   void admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission);
   [[nodiscard]] std::uint32_t take_row();
   void make_row(std::size_t number);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <list>
@@ -22,13 +23,49 @@ void count_forks_of_this_process() {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); }); });
 }
 
+// Longer than the serial work between two phases of a call and than most waits for the last piece of a phase.
+constexpr std::chrono::microseconds kSpinTime{100};
+constexpr int kSpinsPerLook = 64;
+constexpr int kLockSpins = 256;
+
+void relax_processor() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("isb" ::: "memory");
+#endif
+}
+
+// Waits for is_over() without sleeping; false when the time is up.
+template <class Condition>
+bool spin_until(Condition&& is_over) {
+  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  do {
+    for (int i = 0; i < kSpinsPerLook; ++i) {
+      if (is_over()) return true;
+      relax_processor();
+    }
+  } while (std::chrono::steady_clock::now() < deadline);
+  return is_over();
+}
+
+// All threads of a team ask for its mutex when a run begins. They hold it for some nanoseconds, so a thread that slept
+// for it would come last.
+void lock_soon(std::unique_lock<std::mutex>& lock) {
+  for (int i = 0; i < kLockSpins; ++i) {
+    if (lock.try_lock()) return;
+    relax_processor();
+  }
+  lock.lock();
+}
+
 }  // namespace
 
 struct Pool::Job {
   const std::function<void(std::size_t)>* work;
   std::size_t pieces;
   std::atomic<std::size_t> next{0};
-  std::size_t helpers = 0;  // guarded by Team::mutex
+  std::atomic<std::size_t> helpers{0};  // raised under Team::mutex, while the job is in the list
   std::mutex error_mutex{};
   std::exception_ptr error{};
 };
@@ -41,7 +78,9 @@ struct Pool::Team {
   std::condition_variable work_arrived;
   std::condition_variable job_left;
   std::list<Job*> jobs;
-  std::size_t generation = 0;  // workers of an older generation leave
+  std::atomic<std::size_t> arrivals{0};  // jobs that were ever in the list
+  std::atomic<std::size_t> phases{0};    // calls that have further runs
+  std::size_t generation = 0;            // workers of an older generation leave
   std::vector<std::thread> workers;
 
   void start_workers(unsigned count) {
@@ -62,21 +101,39 @@ struct Pool::Team {
 
   void work_until_stopped(std::size_t started) {
     std::unique_lock lock(mutex);
+    bool has_spun = false;  // since the last job
     while (started == generation) {
       const auto open = std::find_if(jobs.begin(), jobs.end(), [](const Job* job) {
         return job->next.load(std::memory_order_relaxed) < job->pieces;
       });
       if (open == jobs.end()) {
-        work_arrived.wait(lock);
+        if (!has_spun && phases.load(std::memory_order_relaxed) > 0) {
+          has_spun = !await_arrival(lock);
+        } else {
+          work_arrived.wait(lock);
+          has_spun = false;
+        }
         continue;
       }
+      has_spun = false;
       Job& job = **open;
-      ++job.helpers;
+      job.helpers.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
       take_pieces(job);
-      lock.lock();
-      if (--job.helpers == 0) job_left.notify_all();
+      const bool was_last = job.helpers.fetch_sub(1, std::memory_order_acq_rel) == 1;  // the job may be gone now
+      lock_soon(lock);
+      if (was_last) job_left.notify_all();
     }
+  }
+
+  // Spins until a job arrives; false when none does. The lock is free meanwhile.
+  bool await_arrival(std::unique_lock<std::mutex>& lock) {
+    const std::size_t seen = arrivals.load(std::memory_order_relaxed);
+    lock.unlock();
+    const auto has_arrived = [&] { return arrivals.load(std::memory_order_relaxed) != seen; };
+    spin_until([&] { return has_arrived() || phases.load(std::memory_order_relaxed) == 0; });
+    lock_soon(lock);
+    return has_arrived();
   }
 };
 
@@ -130,20 +187,32 @@ void Pool::take_pieces(Job& job) noexcept {
   }
 }
 
+Pool::Phases::Phases(Pool& pool) : team_(pool.team()) { team_.phases.fetch_add(1, std::memory_order_relaxed); }
+
+Pool::Phases::~Phases() { team_.phases.fetch_sub(1, std::memory_order_relaxed); }
+
 void Pool::run(std::size_t pieces, const std::function<void(std::size_t)>& work) {
   Job job{.work = &work, .pieces = pieces};
   if (pieces <= 1 || threads() == 1) {
     take_pieces(job);
   } else {
     Team& team = this->team();
-    std::unique_lock lock(team.mutex);
+    std::unique_lock lock(team.mutex, std::defer_lock);
+    lock_soon(lock);
     const auto place = team.jobs.insert(team.jobs.end(), &job);
+    team.arrivals.fetch_add(1, std::memory_order_relaxed);
     lock.unlock();
     team.work_arrived.notify_all();
     take_pieces(job);
-    lock.lock();
+    lock_soon(lock);
     team.jobs.erase(place);
-    team.job_left.wait(lock, [&] { return job.helpers == 0; });
+    const auto is_left = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
+    if (!is_left() && team.phases.load(std::memory_order_relaxed) > 0) {
+      lock.unlock();
+      spin_until(is_left);
+      lock_soon(lock);
+    }
+    team.job_left.wait(lock, is_left);
   }
   if (job.error) std::rethrow_exception(job.error);
 }

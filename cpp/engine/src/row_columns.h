@@ -106,4 +106,38 @@ inline void unpack_columns(std::span<const Column> columns, std::size_t count, c
   }
 }
 
+// The rows of a file's block, where the block was read. Row i of the view is row `positions[i]` of the block, or row i
+// when there are no positions.
+class ColumnRows {
+ public:
+  // `at` is where the values begin, behind ids and times; `count` is the number of rows in the block.
+  ColumnRows(std::span<const Column> columns, std::size_t count, const std::byte* at, std::size_t row_bytes,
+             std::span<const std::uint32_t> positions)
+      : columns_(columns), row_bytes_(row_bytes), positions_(positions) {
+    std::size_t filled = 0;
+    for (const Column& column : columns) {
+      streams_.push_back(at);
+      at += count * column.bytes;
+      filled += column.bytes;
+    }
+    has_gaps_ = filled < row_bytes;
+  }
+
+  // Bytes between the columns of a row are zero, so that equal rows are equal bytes.
+  void copy(std::size_t i, std::byte* row) const noexcept {
+    const std::size_t position = positions_.empty() ? i : positions_[i];
+    if (has_gaps_) std::memset(row, 0, row_bytes_);
+    for (std::size_t c = 0; c < columns_.size(); ++c) {
+      std::memcpy(row + columns_[c].row_offset, streams_[c] + position * columns_[c].bytes, columns_[c].bytes);
+    }
+  }
+
+ private:
+  std::span<const Column> columns_;
+  std::vector<const std::byte*> streams_;
+  std::size_t row_bytes_;
+  std::span<const std::uint32_t> positions_;
+  bool has_gaps_ = false;
+};
+
 }  // namespace engine

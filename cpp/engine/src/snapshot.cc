@@ -27,8 +27,10 @@ constexpr std::size_t kLeastBlockRows = 64;
 constexpr std::size_t kMostSnapshotHeaderBytes = 1 << 20;
 // Files written at the same time: while one waits for the disk, another is packed.
 constexpr std::size_t kMostWriters = 4;
-// Blocks that the disk reads ahead of each stream of a restore.
+// Blocks that the disk reads ahead of each stream of a restore that goes through the page cache.
 constexpr std::size_t kBlocksAhead = 2;
+// Readers per thread of a restore: while one waits for the disk, another takes rows.
+constexpr unsigned kReadersPerThread = 2;
 
 // Everything that must agree for two tables' rows to mean the same.
 std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
@@ -167,8 +169,8 @@ class PartReader {
   };
 
   PartReader(const RowSchema& schema, std::uint64_t generation, std::uint32_t part, std::uint32_t parts,
-             const SnapshotPart& expected)
-      : file_(expected.path), columns_(columns_of(schema)), row_bytes_(schema.row_bytes()) {
+             const SnapshotPart& expected, Cache cache)
+      : file_(expected.path, cache), columns_(columns_of(schema)) {
     const std::uint64_t size = file_.size();
     if (size != expected.bytes) {
       fail(std::min(size, expected.bytes), "the file has " + std::to_string(size) + " bytes, expected " +
@@ -184,16 +186,16 @@ class PartReader {
     file_.fetch(place.offset, block_header_bytes() + place.rows * row_width());
   }
 
-  // The block's rows, checked. Reuses the buffers of `rows`.
-  void read(const BlockPlace& place, std::vector<std::byte>& buffer, RawRows& rows) const {
+  // The block's columns, checked: where its ids begin in the buffer.
+  const std::byte* read(const BlockPlace& place, ReadBuffer& buffer) const {
     const std::size_t header_bytes = block_header_bytes();
-    buffer.resize(header_bytes + place.rows * row_width());
-    if (!file_.read_at(place.offset, buffer.data(), buffer.size())) fail(place.offset, "the block is cut off");
-    const std::byte* checksum = buffer.data() + 2 * sizeof(std::uint32_t);
-    const std::byte* at = buffer.data() + header_bytes;
+    const std::byte* const block = file_.read_large(place.offset, header_bytes + place.rows * row_width(), buffer);
+    if (block == nullptr) fail(place.offset, "the block is cut off");
+    const std::byte* checksum = block + 2 * sizeof(std::uint32_t);
+    const std::byte* at = block + header_bytes;
     const auto check = [&](std::size_t bytes) {
       if (crc32c(0, at, bytes) != get<std::uint32_t>(checksum)) {
-        fail(place.offset + static_cast<std::uint64_t>(at - buffer.data()), "checksum of a column does not match");
+        fail(place.offset + static_cast<std::uint64_t>(at - block), "checksum of a column does not match");
       }
       checksum += sizeof(std::uint32_t);
       at += bytes;
@@ -201,7 +203,7 @@ class PartReader {
     check(place.rows * sizeof(std::int64_t));
     check(place.rows * sizeof(std::uint32_t));
     for (const Column& column : columns_) check(place.rows * column.bytes);
-    unpack_columns(columns_, place.rows, buffer.data() + header_bytes, row_bytes_, rows.ids, rows.times, rows.rows);
+    return block + header_bytes;
   }
 
  private:
@@ -270,27 +272,30 @@ class PartReader {
 
   InputFile file_;
   std::vector<Column> columns_;
-  std::size_t row_bytes_;
   std::vector<BlockPlace> blocks_;
 };
 
 // Calls begin(rows) with the number of all rows, once the files are known to have them: the claim of a manifest takes
-// no memory. Then reads all blocks in parallel and hands each to take(rows). Blocks far apart are read at the same
-// time: they belong to different parts of the table, so the readers do not wait for each other's locks.
+// no memory. Then reads all blocks with `threads` threads at work and hands each to take(rows, columns). Blocks far
+// apart are read at the same time: they belong to different parts of the table, so the readers do not wait for each
+// other's locks. With one thread, blocks come in the order of the files, and the page cache reads ahead.
 template <class Begin, class Take>
-void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts, Pool& pool,
-                 Begin&& begin, Take&& take) {
+void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,
+                 unsigned threads, Begin&& begin, Take&& take) {
   struct Piece {
     const PartReader* reader;
     PartReader::BlockPlace place;
   };
-  std::vector<PartReader> readers;
-  readers.reserve(parts.size());
+  Pool pool(threads == 1 ? 1 : threads * kReadersPerThread);
+  std::vector<std::unique_ptr<PartReader>> readers(parts.size());
+  pool.run(parts.size(), [&](std::size_t i) {
+    readers[i] = std::make_unique<PartReader>(schema, generation, static_cast<std::uint32_t>(i),
+                                              static_cast<std::uint32_t>(parts.size()), parts[i],
+                                              threads == 1 ? Cache::kThrough : Cache::kPast);
+  });
   std::vector<Piece> pieces;
-  for (std::size_t i = 0; i < parts.size(); ++i) {
-    readers.emplace_back(schema, generation, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(parts.size()),
-                         parts[i]);
-    for (const PartReader::BlockPlace& place : readers[i].blocks()) pieces.push_back({&readers[i], place});
+  for (const auto& reader : readers) {
+    for (const PartReader::BlockPlace& place : reader->blocks()) pieces.push_back({reader.get(), place});
   }
   std::size_t expected = 0;
   for (const Piece& piece : pieces) expected += piece.place.rows;
@@ -306,10 +311,8 @@ void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<co
         pieces[at + ahead].reader->fetch(pieces[at + ahead].place);
       }
     }
-    static thread_local std::vector<std::byte> buffer;
-    static thread_local RawRows rows;
-    pieces[at].reader->read(pieces[at].place, buffer, rows);
-    take(rows);
+    static thread_local ReadBuffer buffer;
+    take(pieces[at].place.rows, pieces[at].reader->read(pieces[at].place, buffer));
   });
 }
 
@@ -345,10 +348,37 @@ std::vector<SnapshotPart> write_snapshot(Table& table, const Table::Cut& cut, st
 
 void verify_snapshot(const RowSchema& schema, std::uint64_t generation, std::span<const SnapshotPart> parts,
                      Pool& pool) {
-  read_blocks(schema, generation, parts, pool, [](std::size_t) {}, [](const RawRows&) {});
+  read_blocks(schema, generation, parts, pool.threads(), [](std::size_t) {}, [](std::size_t, const std::byte*) {});
 }
 
 namespace {
+
+// Rows are numbered as they come in; a deterministic table takes them in the order of the files.
+unsigned threads_of(const Table& table) { return table.config().is_deterministic ? 1 : table.pool().threads(); }
+
+// The ids and times of a block, and which of its rows they belong to, for the wanted ids.
+struct KeptIds {
+  std::vector<std::int64_t> ids;
+  std::vector<std::uint32_t> times;
+  std::vector<std::uint32_t> positions;  // empty: all
+
+  void take(std::size_t rows, const std::byte* columns, ShardFilter keep) {
+    ids.resize(rows);
+    times.resize(rows);
+    std::memcpy(ids.data(), columns, rows * sizeof(std::int64_t));
+    std::memcpy(times.data(), columns + rows * sizeof(std::int64_t), rows * sizeof(std::uint32_t));
+    positions.clear();
+    if (keep.count <= 1) return;
+    for (std::size_t i = 0; i < rows; ++i) {
+      if (static_cast<std::uint64_t>(ids[i]) % keep.count != keep.index) continue;
+      ids[positions.size()] = ids[i];
+      times[positions.size()] = times[i];
+      positions.push_back(static_cast<std::uint32_t>(i));
+    }
+    ids.resize(positions.size());
+    times.resize(positions.size());
+  }
+};
 
 // Moves the rows of the wanted ids to the front; returns their number.
 std::size_t keep_rows(RawRows& rows, ShardFilter keep, std::size_t row_bytes) {
@@ -372,15 +402,15 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
     if (table.size() == 0) table.reserve(rows / keep.count);
   };
   const std::size_t row_bytes = table.schema().row_bytes();
+  const std::vector<Column> columns = columns_of(table.schema());
   std::atomic<std::size_t> taken{0};
-  // Rows are numbered as they come in; a deterministic table takes them in the order of the files.
-  Pool alone(1);
-  Pool& pool = table.config().is_deterministic ? alone : table.pool();
-  read_blocks(table.schema(), generation, parts, pool, begin, [&](RawRows& rows) {
-    const std::size_t count = keep_rows(rows, keep, row_bytes);
+  read_blocks(table.schema(), generation, parts, threads_of(table), begin, [&](std::size_t rows, const std::byte* at) {
+    static thread_local KeptIds kept;
+    kept.take(rows, at, keep);
+    const std::byte* const values = at + rows * (sizeof(std::int64_t) + sizeof(std::uint32_t));
     // The caller restores the clock: a row may be stamped later than it.
-    table.import_rows({rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data(), false);
-    taken.fetch_add(count, std::memory_order_relaxed);
+    table.import_columns(kept.ids, kept.times, {columns, rows, values, row_bytes, kept.positions});
+    taken.fetch_add(kept.ids.size(), std::memory_order_relaxed);
   });
   return taken;
 }
@@ -390,9 +420,10 @@ void convert_snapshot(const RowSchema& saved, Table& table, std::uint64_t genera
   const auto begin = [&](std::size_t rows) {
     if (table.size() == 0) table.reserve(rows / keep.count);
   };
-  Pool alone(1);
-  Pool& pool = table.config().is_deterministic ? alone : table.pool();
-  read_blocks(saved, generation, parts, pool, begin, [&](RawRows& rows) {
+  const std::vector<Column> columns = columns_of(saved);
+  read_blocks(saved, generation, parts, threads_of(table), begin, [&](std::size_t block_rows, const std::byte* at) {
+    static thread_local RawRows rows;
+    unpack_columns(columns, block_rows, at, saved.row_bytes(), rows.ids, rows.times, rows.rows);
     const std::size_t count = keep_rows(rows, keep, saved.row_bytes());
     table.import_values(saved, {rows.ids.data(), count}, {rows.times.data(), count}, rows.rows.data());
   });

@@ -71,7 +71,7 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
 
 Table::~Table() = default;
 
-// In falling order, as every hold of several parts: see ReadLock.
+// In falling order, as every hold of several parts: see LockedParts.
 void Table::lock_all() noexcept {
   for (std::size_t part = kParts; part-- > 0;) parts_[part]->mutex.lock();
 }

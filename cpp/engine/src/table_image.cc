@@ -125,7 +125,7 @@ ImageFile write_image(Table& table, const std::string& path) {
     ~EndCut() { table.end_cut(); }
   } const end_cut{table};
   try {
-    OutputFile file(path, OutputFile::Cache::kThrough);
+    OutputFile file(path, Cache::kThrough);
     std::vector<std::byte> opening(kImageAlignment);
     std::memcpy(opening.data(), kImageMagic, sizeof kImageMagic);
     file.append(opening);

@@ -85,6 +85,7 @@ std::unique_lock<std::mutex> Table::check_budget(std::span<const std::span<const
 template <class Change>
 void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change) {
   const auto budget = check_budget({&ids, 1});
+  const Pool::Phases phases(*pool_);
   const Bags bags{.ids = ids};
   const Partition& grouped = partition({&bags, 1}, *pool_)[0];
   Turnstile turnstile;
@@ -196,6 +197,7 @@ Bags Table::bags_of(const GradientJob& job) {
 }
 
 void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
+  const Pool::Phases phases(pool);
   std::vector<GradientJob> ready(jobs.begin(), jobs.end());
   std::vector<std::vector<float>> scaled(jobs.size());
   std::vector<Bags> calls;
@@ -295,8 +297,8 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
   return erased;
 }
 
-void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
-                        bool moves_clock) {
+template <class Rows>
+void Table::replace_all(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const Rows& rows) {
   const auto budget = check_budget({&ids, 1});
   const Bags bags{.ids = ids};
   const Partition& grouped = partition({&bags, 1}, *pool_)[0];
@@ -305,6 +307,16 @@ void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::
     const Partition::Group group = grouped.group(part);
     if (!group.ids.empty()) PartUpdate(*this, part).replace(group, times, rows);
   });
+}
+
+void Table::import_columns(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times,
+                           const ColumnRows& rows) {
+  replace_all(ids, times, rows);
+}
+
+void Table::import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
+                        bool moves_clock) {
+  replace_all(ids, times, rows);
   if (moves_clock && !times.empty()) force_clock(*std::max_element(times.begin(), times.end()));
 }
 

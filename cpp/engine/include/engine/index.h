@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <span>
 
+#if defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
 #include "engine/hash.h"
 #include "engine/pages.h"
 
@@ -52,16 +56,22 @@ class Index {
 
   // The row of an id within one bucket, or kNoRow; and whether the search must continue in the next bucket.
   static constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
-  [[nodiscard]] static std::uint32_t row_in(const Bucket* bucket, std::int64_t id) noexcept {
-    if (bucket == nullptr) return kNoRow;
-    const std::uint32_t match = matches(*bucket, id);
+  [[nodiscard]] static std::uint32_t row_in(const Bucket& bucket, std::int64_t id) noexcept {
+#if defined(__aarch64__)
+    // The rows of the matching positions and zeros; a ghost has row 0, so at most one number is not zero.
+    const int64x2_t wanted = vdupq_n_s64(id);
+    const uint64x2_t low = vceqq_s64(vld1q_s64(bucket.ids), wanted);
+    const uint64x2_t high = vceqq_s64(vld1q_s64(bucket.ids + 2), wanted);
+    const uint32x4_t match = vuzp1q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
+    return vmaxvq_u32(vandq_u32(vld1q_u32(bucket.rows), match)) - 1;
+#else
+    const std::uint32_t match = matches(bucket, id);
     // No match gives position 0, and row 0 - 1 when that is empty; a match with an empty row is a ghost.
-    const std::uint32_t row = bucket->rows[static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U] - 1;
+    const std::uint32_t row = bucket.rows[static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U] - 1;
     return match == 0 ? kNoRow : row;
+#endif
   }
-  [[nodiscard]] static bool is_full(const Bucket* bucket) noexcept {
-    return bucket != nullptr && bucket->rows[kWidth - 1] != 0;
-  }
+  [[nodiscard]] static bool is_full(const Bucket& bucket) noexcept { return bucket.rows[kWidth - 1] != 0; }
 
   [[nodiscard]] Slot find(std::int64_t id, std::uint64_t hash) const noexcept {
     // Bounded: an index whose buckets are all full must not hold the caller for ever.

@@ -77,8 +77,9 @@ struct Removal {
 struct Part {
   Part(std::size_t row_bytes, SlabArena* arena) : rows(row_bytes, arena) {}
 
-  mutable SharedMutex mutex;
-  Index index;
+  // In a separate line: every lookup writes to the mutex of every part, and reads the index for every id.
+  alignas(kLineBytes) mutable SharedMutex mutex;
+  alignas(kLineBytes) Index index;
   RowStore rows;
   TouchedIds touched;
   std::array<std::unique_ptr<Preimages>, kCutUses> preimages;  // per use, while a cut waits for this part

@@ -17,9 +17,19 @@ class RowStore {
  public:
   RowStore(std::size_t row_bytes, SlabArena* arena);
 
-  [[nodiscard]] std::byte* at(std::uint32_t row) const noexcept {
-    return slabs_[row >> shift_] + (row & mask_) * row_bytes_;
-  }
+  [[nodiscard]] std::byte* at(std::uint32_t row) const noexcept { return shape().at(slabs_.data(), row); }
+
+  // How a row number splits into slab and place; the same in all stores of equal rows.
+  struct Shape {
+    std::uint32_t shift;
+    std::uint32_t mask;
+    std::size_t row_bytes;
+
+    [[nodiscard]] std::byte* at(std::byte* const* slabs, std::uint32_t row) const noexcept {
+      return slabs[row >> shift] + (row & mask) * row_bytes;
+    }
+  };
+  [[nodiscard]] Shape shape() const noexcept { return {.shift = shift_, .mask = mask_, .row_bytes = row_bytes_}; }
   // Addresses of the slabs, rows_per_slab() rows each. Valid until the store grows or is cleared.
   [[nodiscard]] std::span<std::byte* const> slabs() const noexcept { return slabs_; }
   // Numbers handed out so far lie below this; freed ones among them.

@@ -58,6 +58,7 @@ struct RawRows {
   std::vector<std::byte> rows;
 };
 
+class ColumnRows;
 class Table;
 class TableImage;
 class TableView;
@@ -140,6 +141,8 @@ class Table {
   // times becomes the clock; a caller that restores the clock by restore_extras passes false.
   void import_rows(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const std::byte* rows,
                    bool moves_clock = true);
+  // The same for rows of a file's block, where they lie; does not move the clock.
+  void import_columns(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const ColumnRows& rows);
   // Ids of one part, by row number. Concurrent.
   [[nodiscard]] std::vector<std::int64_t> part_ids(std::size_t number) const;
   // The raw rows of the given ids that are present. Concurrent.
@@ -213,7 +216,7 @@ class Table {
   friend class PartUpdate;
   friend class TableView;
 
-  class ReadLock;
+  class LockedParts;
   void lookup_piece(const LookupJob& job, UnitRange units) const;
   // Lookups with a plan, see row_plan.cc: fill all plans; then each piece of work reads values out of its plan.
   struct PlannedPiece {
@@ -230,12 +233,13 @@ class Table {
   void pool_planned(const LookupJob& job, const PartitionPiece& piece) const;
   template <class Width>
   void read_planned(const LookupJob& job, const PartitionPiece& piece, Width width) const;
-  // Where the row of each id is, or null. All parts are locked for reading.
-  void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const;
   // Reads the found rows of ids [first, first + rows) into the targets of their units.
   template <class Width>
   void read_block(const LookupJob& job, UnitRange units, std::size_t first, std::span<const std::byte* const> rows,
                   Width width) const;
+  // Upserts whole rows, part by part, in parallel.
+  template <class Rows>
+  void replace_all(std::span<const std::int64_t> ids, std::span<const std::uint32_t> times, const Rows& rows);
   // Groups the ids by part and calls change(update, group) on each part, its rows resolved, in parallel.
   template <class Change>
   void change_rows(std::span<const std::int64_t> ids, bool asks_filter, Change&& change);
