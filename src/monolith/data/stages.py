@@ -299,8 +299,8 @@ class ShuffleStage(RowStage):
         self._start = self._buffer.mark()
         self._given = 0
 
-    _MOST_PACKED = 65_536
-    """Rows of a window that is packed while it is read; a larger one may need far more rows than the data has."""
+    _MOST_PACKED = 16_384
+    """Rows of a window that is packed while it is read; larger ones have more pieces than rows of a chunk fill."""
 
     @override
     def read(self) -> _native.Rows | None:

@@ -19,6 +19,7 @@ from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMi
 from monolith.data import Batch, Dataset, DenseFeature, Framing, RecordWriter, Schema, SparseFeature
 from monolith.data.records.messages import Example, ExampleBatch
 from monolith.data.sources.work_list import MemoryWorkList
+from monolith.data.stages import ShuffleStage
 from monolith.data.transforms import NegativeGen
 
 SCHEMA = Schema(sparse=[SparseFeature("user", slot=1), SparseFeature("item", slot=2)], dense=[DenseFeature("x", 2)])
@@ -230,6 +231,15 @@ def test_shuffle_keeps_every_row_and_depends_on_the_seed(folder: Path) -> None:
     assert sorted(orders[0]) == sorted(orders[2]) == list(range(100))
     assert sorted(orders[0][:64]) == list(range(64)), "windows do not mix"
     assert orders[0][:64] != list(range(64))
+
+
+@pytest.mark.parametrize("size", [64, 1000])
+def test_a_window_that_is_packed_late_has_the_same_order(
+    folder: Path, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed_early = uids(open_files(folder).shuffle(size).batch(10))
+    monkeypatch.setattr(ShuffleStage, "_MOST_PACKED", 0)
+    assert uids(open_files(folder).shuffle(size).batch(10)) == packed_early
 
 
 def test_shuffle_buffer_of_files_is_shuffle(folder: Path) -> None:
