@@ -16,6 +16,9 @@ namespace {
 // Lines of buckets and rows of a block stay in the first cache.
 constexpr std::size_t kBlockIds = 256;
 
+// Of a part without an index.
+constexpr Index::Bucket kEmptyBucket{};
+
 }  // namespace
 
 TableView::TableView(const Table& table)
@@ -27,7 +30,7 @@ TableView::TableView(const Table& table)
     const Part& part = *table.parts_[i];
     const auto buckets = part.index.buckets();
     const auto slabs = part.rows.slabs();
-    places_[i] = {.buckets = buckets.data(),
+    places_[i] = {.buckets = buckets.empty() ? &kEmptyBucket : buckets.data(),
                   .slabs = slabs.data(),
                   .first_slab = slabs.empty() ? nullptr : slabs.front(),
                   .bucket_count = static_cast<std::uint32_t>(buckets.size())};
@@ -56,7 +59,7 @@ class TableView::Block {
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(gather.ids[first + i]));
       const Place& place = view.places_[part_of(hash)];
       places_[size_ + i] = &place;
-      homes_[size_ + i] = place.bucket_count == 0 ? nullptr : place.buckets + Index::home_in(hash, place.bucket_count);
+      homes_[size_ + i] = place.buckets + Index::home_in(hash, place.bucket_count);
     }
     runs_[run_count_++] = {&gather, first, size_, size_ + count};
     size_ += count;
@@ -88,11 +91,11 @@ class TableView::Block {
     const std::int64_t* ids = run.gather->ids.data() + run.first;
     for (std::size_t i = run.begin; i < run.end; ++i) {
       const std::int64_t id = ids[i - run.begin];
-      const std::uint32_t row = Index::row_in(homes_[i], id);
+      const std::uint32_t row = Index::row_in(*homes_[i], id);
       if (row != Index::kNoRow) {
         rows_[i] = view.row_at(*places_[i], row);
       } else {
-        rows_[i] = Index::is_full(homes_[i]) ? find_further(view, *places_[i], id) : nullptr;
+        rows_[i] = Index::is_full(*homes_[i]) ? find_further(view, *places_[i], id) : nullptr;
       }
     }
   }
@@ -103,9 +106,9 @@ class TableView::Block {
     for (std::uint32_t step = 1; step < place.bucket_count; ++step) {
       const std::uint32_t left = place.bucket_count - home;
       const Index::Bucket* bucket = place.buckets + (step < left ? home + step : step - left);
-      const std::uint32_t row = Index::row_in(bucket, id);
+      const std::uint32_t row = Index::row_in(*bucket, id);
       if (row != Index::kNoRow) return view.row_at(place, row);
-      if (!Index::is_full(bucket)) return nullptr;
+      if (!Index::is_full(*bucket)) return nullptr;
     }
     return nullptr;
   }
