@@ -78,11 +78,13 @@ lock: ## Write the packages of .venv into requirements.lock, after an intended u
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test test-cpp test-python test-packages test-sanitizers test-asan test-tsan
-test: test-cpp test-python ## Set up, then run the C++ and the Python tests
+# Python tests of processes wait much; the C++ tests use that time, at a low priority.
+test: setup test-packages ## Set up, then run the C++ and the Python tests
+	+$(MAKE) --jobs=2 test-cpp test-python
 
 test-cpp: setup ## Run the C++ tests only
-	cmake --build $(BUILD) --target engine_tests
-	ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
+	nice cmake --build $(BUILD) --target engine_tests -- --quiet
+	nice ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
 
 test-packages:
 	@scripts/install_system_packages.sh test

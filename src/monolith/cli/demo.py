@@ -1,4 +1,4 @@
-"""``monolith demo``: the whole real-time loop on this machine, a dashboard, and one table at the end."""
+"""``monolith demo``: the whole real-time loop on this machine, a dashboard, and a table of its results."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
+_FEWEST_SECONDS_OF_TWO_TABLES = 40.0
+
 _EPILOG = "Example: monolith demo --seconds 60    On Kafka: monolith demo --kafka localhost:9092"
 
 
@@ -31,7 +33,7 @@ def register(app: typer.Typer) -> None:
 
 
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="Seconds of visits before the table.")] = 60.0,
+    seconds: Annotated[float, typer.Option(min=1, help="Seconds of visits before the last table.")] = 60.0,
     headless: Annotated[bool, typer.Option("--headless", help="Start no dashboard and open no browser.")] = False,
     keep: Annotated[
         bool, typer.Option("--keep", help="Run on after the table, until Ctrl-C, and keep the files of the run.")
@@ -51,7 +53,7 @@ def demo(
     """Run the real-time loop: visitors, event log, joiner, trainer, two parameter servers and two model servers.
 
     One model server follows every publish, the other one only once per batch interval. Every part is a process.
-    Ctrl-C ends all of them.
+    A first table comes after a quarter of the time. Ctrl-C ends all processes.
     """
     from monolith.demo.demo import Demo, DemoOptions
     from monolith.demo.visitors import VisitorSettings
@@ -72,9 +74,13 @@ def demo(
         if sys.stdout.isatty():
             webbrowser.open(url)
 
+    def show_quarter(result: DemoResult) -> None:
+        if not as_json and seconds >= _FEWEST_SECONDS_OF_TWO_TABLES:
+            _show(result, as_json)
+
     with _exit_on_signals():
         try:
-            with Demo(options, lambda line: typer.echo(line, err=True)).run(open_browser) as result:
+            with Demo(options, lambda line: typer.echo(line, err=True)).run(open_browser, show_quarter) as result:
                 _show(result, as_json)
                 if keep:
                     typer.echo("the loop runs until Ctrl-C", err=True)

@@ -99,6 +99,14 @@ class ColumnProfile:
             before >= after for before, after in itertools.pairwise(values)
         )
 
+    @property
+    def counts_rows(self) -> bool:
+        """True if the values are whole numbers that grow by one from row to row."""
+        if self.type != "int" or len(self.values) < _FEWEST_SORTED:
+            return False
+        first_row = next(iter(self.values))
+        return all(value - self.values[first_row] == row - first_row for row, value in self.values.items())
+
     def predicts(self, labels: dict[int, float]) -> bool:
         """Return True if the column decides the label of every row of the sample, and not by chance."""
         pairs = [(self.values[row], label) for row, label in labels.items() if row in self.values]

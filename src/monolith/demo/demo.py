@@ -115,11 +115,16 @@ class Demo:
         self._first_chart_s = math.nan
 
     @contextmanager
-    def run(self, on_dashboard: Callable[[str], None] = lambda url: None) -> Iterator[DemoResult]:
+    def run(
+        self,
+        on_dashboard: Callable[[str], None] = lambda url: None,
+        on_quarter: Callable[[DemoResult], None] = lambda result: None,
+    ) -> Iterator[DemoResult]:
         """Run the loop and yield its result while all processes still run; the end of the block ends them.
 
         Args:
             on_dashboard: Called with the address of the dashboard once it shows a live chart.
+            on_quarter: Called with the result of the first quarter of the run.
 
         Raises:
             ClusterError: A process has ended; the text has its last lines.
@@ -135,7 +140,7 @@ class Demo:
                 with loop, Visitors(loop, self._options.visitors, self._clock) as visitors:
                     start_s = self._clock.monotonic_s() - begin_s
                     self._progress(f"the loop runs after {start_s:.1f} s; visitors arrive")
-                    yield self._watch(loop, visitors, registry, begin_s, on_dashboard)
+                    yield self._watch(loop, visitors, registry, begin_s, on_dashboard, on_quarter)
             finally:
                 loop.close()
 
@@ -174,12 +179,19 @@ class Demo:
     # --- watching -----------------------------------------------------------------------------------------------------
 
     def _watch(
-        self, loop: Loop, visitors: Visitors, registry: Registry, begin_s: float, on_dashboard: Callable[[str], None]
+        self,
+        loop: Loop,
+        visitors: Visitors,
+        registry: Registry,
+        begin_s: float,
+        on_dashboard: Callable[[str], None],
+        on_quarter: Callable[[DemoResult], None],
     ) -> DemoResult:
-        """Watch the run to its end, and measure its second half."""
+        """Watch the run to its end, and measure its second half; also the second half of its first quarter."""
         seconds = self._options.seconds
         first_s = last_line_s = self._clock.monotonic_s()
-        half: _Moment | None = None
+        moments: list[_Moment] = []
+        shares = (1 / 8, 1 / 4, 1 / 2)
         while (now_s := self._clock.monotonic_s()) - first_s < seconds:
             loop.check()
             self._export(registry, visitors)
@@ -187,14 +199,17 @@ class Demo:
                 self._first_chart_s = now_s - begin_s
                 self._progress(f"first live chart after {self._first_chart_s:.1f} s on {loop.dashboard_url}")
                 on_dashboard(loop.dashboard_url)
-            if half is None and now_s - first_s >= seconds / 2:
-                half = self._take_moment(loop, visitors)
+            if len(moments) < len(shares) and now_s - first_s >= seconds * shares[len(moments)]:
+                moments.append(self._take_moment(loop, visitors))
+                if len(moments) == 2:
+                    on_quarter(self._measure(moments[0], moments[1], visitors, begin_s, first_s))
             if now_s - last_line_s >= _LINE_EVERY_S:
                 last_line_s = now_s
                 self._progress(self._line(now_s - first_s, visitors))
             self._clock.sleep_s(_POLL_S)
         end = self._take_moment(loop, visitors)
-        return self._measure(half or end, end, visitors, begin_s, first_s)
+        half = moments[-1] if moments else end
+        return self._measure(half, end, visitors, begin_s, first_s)
 
     def _take_moment(self, loop: Loop, visitors: Visitors) -> _Moment:
         pages = {name: page for name in loop.targets if (page := loop.page(name)) is not None}

@@ -77,6 +77,7 @@ def make_report(
     used = {name: each for name, each in profile.columns.items() if roles.get(name) in ("sparse", "dense")}
     warnings = [
         *_warn_leaks(profile, used, schema.label_features),
+        *_warn_row_numbers(used),
         *_warn_whole_reals(used, roles, profile.rows),
         *_warn_expiry(profile, expire_days or {}),
         *([] if is_shuffled else _warn_order(profile)),
@@ -135,6 +136,15 @@ def _warn_leaks(profile: DataProfile, used: Mapping[str, ColumnProfile], labels:
                     f"known only after the event, leave it out: --exclude {name}"
                 )
     return found
+
+
+def _warn_row_numbers(used: Mapping[str, ColumnProfile]) -> list[str]:
+    """Warn of a column that numbers the rows: a model would learn each row by heart."""
+    return [
+        f"column {name!r} grows by one in every row; if it numbers the rows, leave it out: --exclude {name}"
+        for name, column in used.items()
+        if _is_plain(column) and column.counts_rows
+    ]
 
 
 def _warn_whole_reals(used: Mapping[str, ColumnProfile], roles: Mapping[str, Role], rows: int) -> list[str]:

@@ -33,11 +33,14 @@ __all__ = [
     "open_then",
     "reads_files",
     "reads_stream",
+    "wants_second_pass",
 ]
 
 _SHUFFLED_ROWS = 1_000_000
 _SHUFFLED_VALUES = 64_000_000
 _FEWEST_SHUFFLED = 16_384
+_ROWS_READ_TWICE = range(50_000, 10_000_001)
+_ROWS_PER_ID = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,19 @@ def default_shuffle(config: DataConfig, schema: Schema, files: WorkListShare | N
     return max(_FEWEST_SHUFFLED, min(_SHUFFLED_ROWS, _SHUFFLED_VALUES // max(1, features)))
 
 
+def wants_second_pass(rows: int, most_ids: int) -> bool:
+    """Return True if a second pass over shuffled rows improves a model, as a rule.
+
+    It does when ids have many rows each, and harms when they have few; docs/guide/benchmarks.md has the experiments.
+    Large data is read once, because a pass takes long, and so is data of a quick trial.
+
+    Args:
+        rows: Rows of the first pass.
+        most_ids: Ids of the largest table.
+    """
+    return rows in _ROWS_READ_TWICE and rows >= most_ids * _ROWS_PER_ID
+
+
 def open_batches(
     config: DataConfig,
     rows: Dataset,
@@ -213,7 +229,7 @@ def open_batches(
     """
     if is_training:
         # Also for one epoch: a position stays valid when the number of epochs changes.
-        rows = rows.shuffle(shuffle_buffer).repeat(config.epochs or None)
+        rows = rows.shuffle(shuffle_buffer).repeat(1 if config.epochs is None else config.epochs or None)
         if then is not None:
             rows = chain_stream(rows, then, config.kafka.following.until_time)
         if rows.is_stream and config.record in ("example", "instance", "example_batch"):

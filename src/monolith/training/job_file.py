@@ -100,7 +100,8 @@ def digest_data(config: DataConfig) -> str | None:
     if config.data is None or not reads_files(config) or config.kafka.following.then is not None:  # a stream has no end
         return None
     files = [(os.path.abspath(path), storage.file_bytes(path)) for path in expand(config.data)]
-    return hashlib.sha256(json.dumps([config.epochs, files]).encode()).hexdigest()
+    epochs = 1 if config.epochs is None else config.epochs
+    return hashlib.sha256(json.dumps([epochs, files]).encode()).hexdigest()
 
 
 def _short_name(task: str) -> str:

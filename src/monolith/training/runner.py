@@ -21,7 +21,7 @@ from monolith.core.registry import load_class
 from monolith.data import Dataset, Schema, infer_schema
 from monolith.data.profile import DataProfile, profile_rows
 from monolith.data.sources.urls import is_stream_url, sample_url
-from monolith.embedding import EmbeddingStore, TableSpec
+from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.features import Model
 from monolith.models.catalog import model_class
 from monolith.training.checkpoints.choice import CHECKPOINTS
@@ -45,6 +45,7 @@ from monolith.training.job_data import (
     open_rows,
     open_then,
     reads_files,
+    wants_second_pass,
 )
 from monolith.training.job_file import JobFileHook, check_job, digest_data, read_job, write_job
 from monolith.training.key_columns import KeyColumns
@@ -99,6 +100,7 @@ class Job:
         self._profile: DataProfile | None = None
         self._own_task: Task | None = None
         self._first_step = 0
+        self._is_second_pass = False
         self._is_alone = store is None and group is None
         self._lock_wait_s = 0.0 if store is None else _RESTART_S
         self.estimator = Estimator(
@@ -157,14 +159,16 @@ class Job:
         return True
 
     def _train_and_evaluate(self) -> dict[str, float]:
+        known = read_job(self.config.run.model_dir, default={}) if self.config.input.resume_data else {}
+        self._is_second_pass = bool(known.get("is_second_pass"))
         train = self._batches(self.config.input.data, is_training=True)
         self._report_data()
         self._plan_progress()
         evaluate = self._eval_batches()
         if evaluate is None:
-            return self._train(train)
+            return self._train_passes(train)
         if self.config.model.steps_per_eval is None:
-            self._train(train)
+            self._train_passes(train)
             return self.estimator.evaluate(evaluate, self.config.model.eval_steps)
         max_steps = self.config.model.max_steps
         if self.config.model.steps is not None:
@@ -180,6 +184,35 @@ class Job:
             resume_data=self.config.input.resume_data,
         )
         return evaluations[-1] if evaluations else {}
+
+    def _train_passes(self, data: Dataset) -> dict[str, float]:
+        """Train on one pass, and on a second one where that is the default for such data."""
+        metrics = self._train(data)
+        if not self._needs_second_pass():
+            return metrics
+        self._is_second_pass = True
+        self._remember()
+        self._plan_progress()
+        return self._train(self._batches(self.config.input.data, is_training=True))
+
+    def _needs_second_pass(self) -> bool:
+        config, store = self.config, self.estimator.store
+        is_limited = config.model.steps is not None or config.model.max_steps is not None
+        if config.input.epochs is not None or is_limited or self._is_second_pass or self._shuffle_buffer <= 1:
+            return False
+        if not (self._is_alone and self.estimator.data_ended and isinstance(store, MultiTable)):
+            return False
+        rows = (self.estimator.step - self._first_step) * config.input.batch_size
+        table = max(store, key=lambda name: len(store[name]))
+        if not wants_second_pass(rows, len(store[table])):
+            return False
+        logger.info(
+            "second pass begins rows=%d ids=%d table=%s; to read the data once: --epochs 1",
+            rows,
+            len(store[table]),
+            table,
+        )
+        return True
 
     def _train(self, data: Dataset) -> dict[str, float]:
         config = self.config
@@ -273,7 +306,8 @@ class Job:
             batches: Dataset = self._with_schema(own)
             return batches
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
-        options: dict[str, Any] = {"seed": self.config.run.runtime.seed, "shard": shard}
+        seed = self.config.run.runtime.seed + (is_training and self._is_second_pass)  # another order in each pass
+        options: dict[str, Any] = {"seed": seed, "shard": shard}
         data = self._timed_input()
         rows = open_rows(data, patterns, files=files, **options)
         if window is None:
@@ -311,9 +345,15 @@ class Job:
         if steps is None or not self._is_alone:
             return
         known = read_job(self.config.run.model_dir, default={})
-        is_resumed = self.config.input.resume_data and self.estimator.step > 0 and not self.estimator.data_ended
-        self._first_step = int(known.get("first_step", 0)) if is_resumed else self.estimator.step
+        step = self.estimator.step  # loads the newest checkpoint, which knows whether its data ended
+        is_within = step > 0 and (self._is_second_pass or not self.estimator.data_ended)
+        if not (self.config.input.resume_data and is_within):
+            self._first_step = step
+        elif not self._first_step:
+            self._first_step = int(known.get("first_step", 0))
         epochs = self.config.input.epochs
+        if epochs is None:
+            epochs = 1 + self._is_second_pass
         self.estimator.data_length = DataLength(first_step=self._first_step, epoch_steps=steps, epochs=epochs)
 
     def _report_data(self) -> None:
@@ -439,6 +479,7 @@ class Job:
             "shuffle_buffer": self._shuffle_buffer,
             "finished": finished,
             "first_step": self._first_step,
+            "is_second_pass": self._is_second_pass and finished is None,
             "schema": None if self._inferred is None else json.loads(self._inferred.to_json()),
         }
         write_job(self.config.run.model_dir, body)

@@ -82,6 +82,14 @@ def test_ids_that_are_stored_as_reals_are_a_warning() -> None:
     )
 
 
+def test_a_column_that_numbers_the_rows_is_a_warning() -> None:
+    made = report({"row": np.arange(ROWS) + 7}, schema_of("row"))
+    assert "column 'row' grows by one in every row" in made.warnings[0]
+    assert "--exclude row" in made.warnings[0]
+    assert not report({"row": np.arange(ROWS) * 2}, schema_of("row")).warnings
+    assert not report({"row": np.arange(ROWS)}, schema_of()).warnings
+
+
 def test_expiry_without_event_times_is_a_warning() -> None:
     columns = {"user": RANDOM.integers(0, 9, ROWS)}
     made = report(columns, schema_of("user"), expire_days={"user": 30})

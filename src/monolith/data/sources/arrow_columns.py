@@ -53,6 +53,8 @@ LineField: TypeAlias = tuple[str, int, str, bool, float]
 _LABEL, _WEIGHT, _LINE_ID = "__LABEL__", "instance_weight", "__LINE_ID__"
 _TIME_FIELD = "req_time"
 _LINE_COLUMN = re.compile(r"__([A-Z][A-Z0-9_]*)__")
+_PANDAS_INDEX = re.compile(r"__index_level_\d+__")
+"""The name of an index without a name in files of pandas: the number of a row, which no model must learn."""
 
 _INTEGERS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"bool"}
 _WIDE_INTEGERS = {"int64", "uint64"}
@@ -199,10 +201,14 @@ class TableColumns:
         if self._names is not None:
             return [name for name in self._names if name not in self._options.exclude]
         skipped = {*self._options.exclude, self._options.time_column}
-        names = [name for name in schema.names if name not in skipped]
+        looked_for = frozenset() if wanted is None else wanted.names
+        names = [
+            name
+            for name in schema.names
+            if name not in skipped and (name in looked_for or not _PANDAS_INDEX.fullmatch(name))
+        ]
         if wanted is None:
             return names
-        looked_for = wanted.names
         if wanted.reads_all:
             return [
                 name

@@ -111,7 +111,7 @@ class ClusterJobConfig(JobConfig):
             raise ConfigError(
                 "enable_dynamic_sharding is True and num_ps is 0, expected a job of several workers; omit it"
             )
-        if self.input.epochs != 1:
+        if self.input.epochs not in (None, 1):
             raise ConfigError(
                 f"epochs is {self.input.epochs} with enable_dynamic_sharding, which reads every file once; run the job "
                 "again for another pass, or omit one of them"

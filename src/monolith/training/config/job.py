@@ -199,8 +199,8 @@ class DataConfig:
     """Compression of the files; auto goes by their names."""
     batch_size: int = 512
     """Examples per step."""
-    epochs: int = 1
-    """Passes over the data; 0 = without end."""
+    epochs: int | None = None
+    """Passes over the data; 0 = without end. None = one; small shuffled files whose ids have many rows get a second."""
     shuffle_buffer: int | None = None
     """Rows of a window in which rows are shuffled; 0 = in the order of the data. None = up to 1,000,000 for files of
     columns, 0 for records, streams, data with time_column and enable_dynamic_sharding."""

@@ -120,6 +120,17 @@ def test_a_nested_column_is_known_by_its_first_name(tmp_path: Path) -> None:
     assert [lot[0] for lot in lots] == frame_records(frame, [0, 2], {"a": "fid_v1"})
 
 
+def test_the_index_of_a_pandas_frame_is_read_only_by_name(tmp_path: Path) -> None:
+    frame = pa.table({"user": [7, 8], "__index_level_0__": [5, 9]})
+    pq.write_table(frame, tmp_path / "a.parquet")
+    lots = drain(opened([tmp_path / "a.parquet"]))
+    assert [lot[0] for lot in lots] == frame_records(frame.select(["user"]), [0, 2])
+    named = ["user", "__index_level_0__"]
+    lots = drain(opened([tmp_path / "a.parquet"], named))
+    assert [lot[0] for lot in lots] == frame_records(frame, [0, 2], named)
+    assert lots[0][0] != frame_records(frame.select(["user"]), [0, 2])[0]
+
+
 @pytest.mark.parametrize("batch_rows", [4, 7, 100])
 def test_it_resumes_at_every_place(tmp_path: Path, batch_rows: int) -> None:
     paths = [tmp_path / f"{index}.parquet" for index in range(3)]
