@@ -16,8 +16,8 @@ from torch import Tensor
 
 from monolith.embedding import TableSpec
 from monolith.nn.gpu.device import GpuDevice
+from monolith.nn.gpu.device_counters import DeviceCounters
 from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
-from monolith.nn.gpu.row_counts import RowCounts
 from monolith.nn.gpu.row_memory import RowMemory
 from monolith.nn.gpu.source import RowLayout, first_values, kernel_text
 
@@ -72,7 +72,7 @@ class KeyedRows:
         self._kernels = device.compile(kernel_text(spec))
         self._index = IndexMemory(self._kernels, device)
         self._rows = RowMemory(self.layout.stride, device, has_stamps=has_stamps, max_bytes=spec.max_bytes)
-        self.counts = RowCounts(spec.name, device)
+        self.counts = DeviceCounters(spec.name, device)
         self._is_empty = True
         self._packings = 0
 

@@ -1,4 +1,4 @@
-"""``RowCounts``: the counters of a GPU table, and the number of rows that the host knows without waiting.
+"""``DeviceCounters``: the counters of a GPU table, and the number of rows that the host knows without waiting.
 
 A copy of the counters follows each update. Until the copy arrives, every id of an update counts as a new row.
 """
@@ -13,7 +13,7 @@ from torch import Tensor
 from monolith.core.errors import EngineError
 from monolith.nn.gpu.device import GpuDevice
 
-__all__ = ["Counters", "RowCounts"]
+__all__ = ["Counters", "DeviceCounters"]
 
 _NONE = -1
 """NONE of the kernels, as int32."""
@@ -38,7 +38,7 @@ class Counters:
         return self.numbers - self.dead
 
 
-class RowCounts:
+class DeviceCounters:
     """Counters on the device, and an upper bound of the row numbers in use.
 
     Args:
