@@ -89,10 +89,10 @@ test-cpp: setup ## Run the C++ tests only
 test-packages:
 	@scripts/install_system_packages.sh test
 
-# One process more than cores, because tests of processes wait much; each takes a whole file, so a file's servers are
+# Two processes more than cores, because tests of processes wait much; each takes a whole file, so a file's servers are
 # started once. The order stays: the long tests of processes come first, and short ones fill the end.
 test-python: setup test-packages ## Run the Python tests only
-	$(BIN)/python -m pytest -n $$(($$(nproc) + 1)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $$(($$(nproc) + 2)) --dist loadfile --no-loadscope-reorder $(PYTEST_ARGS)
 
 .PHONY: test-browser
 test-browser: setup ## Test the dashboard in Chromium; needs the packages chromium and playwright, which it installs
