@@ -83,7 +83,7 @@ test: setup test-packages ## Set up, then run the C++ and the Python tests
 	+$(MAKE) --jobs=2 test-cpp test-python
 
 test-cpp: setup ## Run the C++ tests only
-	nice cmake --build $(BUILD) --target engine_tests -- --quiet
+	MAKEFLAGS= nice cmake --build $(BUILD) --target engine_tests --parallel $$(nproc) -- --quiet
 	ctest --test-dir $(BUILD) --parallel $$(nproc) --output-on-failure --no-tests=ignore
 
 test-packages:
