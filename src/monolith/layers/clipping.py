@@ -74,10 +74,7 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     >>> global_norm([torch.tensor([-3.0, 0.0]), torch.tensor([4.0])]).item()
     5.0
     """
-    if len(tensors) == 0:
-        return torch.zeros(())
-    device = tensors[0].device  # rows are on the host, weights may not be
-    return torch.stack([tensor.detach().square().sum().to(device) for tensor in tensors]).sum().sqrt()
+    return _norm_of([_sum_squares(tensor) for tensor in tensors])
 
 
 def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: Tensor | None = None) -> list[Tensor]:
@@ -113,6 +110,17 @@ def clip_by_value(tensor: Tensor, bound: float) -> Tensor:
     return tensor.clamp(-bound, bound)
 
 
+def _sum_squares(tensor: Tensor) -> Tensor:
+    return tensor.detach().square().sum()
+
+
+def _norm_of(squares: Sequence[Tensor]) -> Tensor:
+    if len(squares) == 0:
+        return torch.zeros(())
+    device = squares[0].device  # rows are on the host, weights may not be
+    return torch.stack([square.to(device) for square in squares]).sum().sqrt()
+
+
 def _shrink(norm: Tensor, clip_norm: float) -> Tensor:
     # clip / norm is 0 for an infinite norm, and 0 · inf would hide it in some elements only: all must show it.
     factor = torch.where(norm > clip_norm, clip_norm / norm, torch.ones_like(norm))
@@ -120,9 +128,22 @@ def _shrink(norm: Tensor, clip_norm: float) -> Tensor:
 
 
 def clip_gradients(
-    dense: Sequence[Tensor], sparse: Sequence[Tensor], config: ClippingConfig, step: int = 0
+    dense: Sequence[Tensor],
+    sparse: Sequence[Tensor],
+    config: ClippingConfig,
+    step: int = 0,
+    *,
+    sparse_squares: Sequence[float] | None = None,
 ) -> tuple[list[Tensor], list[Tensor]]:
-    """Clip a step's gradients by the rule of ``config``; ``step`` is the step about to be applied, for the warm-up.
+    """Clip the gradients of a step by the rule of ``config``.
+
+    Args:
+        dense: Gradients of the weights.
+        sparse: Gradients of rows, per table.
+        config: The rule.
+        step: The step about to be applied, for the warm-up.
+        sparse_squares: Per table, the sum of squares of its gradients if it is known. Processes that share the rows
+            give the sum over all of them.
 
     >>> dense, sparse = clip_gradients([torch.ones(1)], [torch.ones(3)], ClippingConfig(clip_norm=1.0))
     >>> dense[0].tolist(), sparse[0].tolist()
@@ -133,17 +154,24 @@ def clip_gradients(
         return list(dense), list(sparse)
     if config.clip_type is GradClipType.ClipByValue:
         return [clip_by_value(g, bound) for g in dense], [clip_by_value(g, bound) for g in sparse]
+    if sparse_squares is None:
+        squares = [_sum_squares(each) for each in sparse]
+    else:
+        squares = [torch.tensor(each, dtype=torch.float32) for each in sparse_squares]
     if config.clip_type is GradClipType.ClipByNorm:
-        return [clip_by_norm(g, bound) for g in dense], [clip_by_norm(g, bound) for g in sparse]
+        rows = [
+            clip_by_global_norm([each], bound, square.sqrt())[0] for each, square in zip(sparse, squares, strict=True)
+        ]
+        return [clip_by_norm(g, bound) for g in dense], rows
     if config.clip_type is GradClipType.ClipByDenseAndSparse:
         clipped = list(sparse)
         if config.sparse_clip_norm is not None:
-            clipped = clip_by_global_norm(sparse, config.sparse_clip_norm)
+            clipped = clip_by_global_norm(sparse, config.sparse_clip_norm, _norm_of(squares))
         return clip_by_global_norm(dense, bound), clipped
     sparse_bound = bound if config.sparse_clip_norm is None else config.sparse_clip_norm
     if config.sparse_norm_warmup_steps is not None:
         sparse_bound *= min(1.0, step / config.sparse_norm_warmup_steps)
-    norm = global_norm([*dense, *sparse])
+    norm = _norm_of([*map(_sum_squares, dense), *squares])
     return clip_by_global_norm(dense, bound, norm), clip_by_global_norm(sparse, sparse_bound, norm)
 
 

@@ -17,7 +17,13 @@ from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import Embedded, embed
 from monolith.features.declaration import Declaration
-from monolith.layers.clipping import ClippingConfig, GradClipType, add_weight_decay, zero_small_features
+from monolith.layers.clipping import (
+    ClippingConfig,
+    GradClipType,
+    add_weight_decay,
+    clip_gradients,
+    zero_small_features,
+)
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import GroupGradients, LocalGradients, RowGradients
 from monolith.training.heads import NO_HEADS, Heads, StepTotals, compute_losses, weighted_loss
@@ -250,7 +256,7 @@ class Stepper:
                 bound *= min(1.0, step / rule.sparse_norm_warmup_steps)
             if math.sqrt(total) <= bound:
                 return dense, sparse
-        return self._group.clip(dense, sparse, squares, rule, step)
+        return clip_gradients(dense, sparse, rule, step, sparse_squares=squares)
 
     def _which_gradients(self, squares: Sequence[float]) -> str:
         tables = self.embedder.declaration.tables

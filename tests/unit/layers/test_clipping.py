@@ -91,6 +91,41 @@ def test_decay_adds_a_share_of_the_weight() -> None:
     assert decayed.item() == 2.0
 
 
+RULES: list[dict[str, Any]] = [
+    {},
+    {"clip_norm": 1.0},
+    {"clip_norm": 2.0, "sparse_clip_norm": 0.5, "sparse_norm_warmup_steps": 4},
+    {"clip_type": GradClipType.ClipByNorm, "clip_norm": 0.7},
+    {"clip_type": GradClipType.ClipByValue, "clip_norm": 0.3},
+    {"clip_type": GradClipType.ClipByDenseAndSparse, "clip_norm": 0.5, "sparse_clip_norm": 0.6},
+    {"clip_type": GradClipType.ClipByDenseAndSparse, "clip_norm": 0.5},
+    {"clip_type": GradClipType.NoClip},
+    {"clip_norm": None},
+]
+
+
+@pytest.mark.parametrize("options", RULES)
+def test_processes_that_share_rows_clip_as_one_process_would(options: dict[str, Any]) -> None:
+    numbers = torch.Generator().manual_seed(1)
+    dense = [torch.randn(3, 2, generator=numbers), torch.randn(4, generator=numbers)]
+    sparse = [torch.randn(6, 2, generator=numbers), torch.randn(5, 3, generator=numbers)]
+    config = ClippingConfig(**options)
+    whole_dense, whole_sparse = clipping.clip_gradients(dense, sparse, config, step=2)
+    squares = [each.square().sum().item() for each in sparse]
+    for rows in (slice(0, 2), slice(2, None)):
+        own_dense, own_sparse = clipping.clip_gradients(
+            dense, [each[rows] for each in sparse], config, step=2, sparse_squares=squares
+        )
+        for one, other in zip(own_dense, whole_dense, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+        for one, other in zip(own_sparse, whole_sparse, strict=True):
+            torch.testing.assert_close(one, other[rows], rtol=0, atol=0)
+
+
+def test_a_step_without_weights_and_rows_is_clipped_too() -> None:
+    assert clipping.clip_gradients([], [], ClippingConfig(clip_norm=1.0), sparse_squares=[]) == ([], [])
+
+
 WRONG: list[tuple[Callable[[], Any], str]] = [
     (lambda: ClippingConfig(clip_norm=0.0), "clip_norm is 0.0"),
     (lambda: ClippingConfig(sparse_clip_norm=-1.0), "sparse_clip_norm is -1.0"),

@@ -29,7 +29,6 @@ from monolith.core.errors import TrainingDiverged
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import Model, PulledBatch
 from monolith.features.declaration import Declaration
-from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer
 from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.heads import Heads, StepTotals
@@ -299,19 +298,5 @@ class Group(Protocol):
         Raises:
             TrainingDiverged: The loss of a member is not finite; no member applies the step.
             GroupClosed: No member has an example left.
-        """
-        ...
-
-    def clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], config: ClippingConfig, step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Clip gradients by the norms of all members.
-
-        Args:
-            dense: Gradients of the weights.
-            sparse: Gradients of rows, per table.
-            squares: Per table, the sum of squares over all members.
-            config: The rule.
-            step: The step about to be applied.
         """
         ...

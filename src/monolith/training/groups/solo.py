@@ -6,14 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
 from typing_extensions import override
 
 from monolith.core.clock import Clock
 from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
-from monolith.layers.clipping import ClippingConfig, clip_gradients
 from monolith.training.checkpoints import Checkpointer
 from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.base import (
@@ -134,9 +132,3 @@ class Solo(Group):
             squares=local.squares,
             totals=local.heads.totals(local.pulled.batch, ids=local.pulled.plan.occurrences),
         )
-
-    @override
-    def clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], config: ClippingConfig, step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        return clip_gradients(dense, sparse, config, step)

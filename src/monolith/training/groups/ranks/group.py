@@ -28,7 +28,6 @@ from monolith.embedding.ranks.rank_store import OwnGradients, RankStore
 from monolith.embedding.ranks.row_request import SummedRows
 from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
-from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer, random_states
 from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.aligned_batches import AlignedBatches, StepSizes
@@ -46,7 +45,6 @@ from monolith.training.groups.base import (
 from monolith.training.groups.ranks.connection import RankConnection
 from monolith.training.groups.ranks.head_bytes import join_heads, read_heads, write_heads
 from monolith.training.groups.ranks.rank_checkpoints import FollowingCheckpointer, LeadingCheckpointer
-from monolith.training.groups.shared_clipping import clip_shared
 from monolith.training.groups.summed_gradients import sum_step
 from monolith.training.heads import StepTotals
 from monolith.training.run import HeadResult
@@ -228,12 +226,6 @@ class Ranks(Group):
             totals=StepTotals(loss=loss, samples=self._samples, ids=int(ids)),
         )
 
-    @override
-    def clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], config: ClippingConfig, step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        return clip_shared(dense, sparse, torch.tensor(squares, dtype=torch.float32), config, step)
-
     def _collect(self, local: LocalGradients) -> OwnGradients:
         """Send the gradients of all rows to the ranks that own them; return those of this rank's rows."""
         plan, tables = local.pulled.plan, list(enumerate(self._store.specs))
@@ -248,7 +240,7 @@ class Ranks(Group):
     def _sum_squares(self, grads: Sequence[Tensor]) -> list[float]:
         if not grads:
             return []
-        own = [each.square().sum().item() for each in grads]
+        own = [each.double().square().sum().item() for each in grads]  # as precise as the sums of a process alone
         squares: list[float] = self._steps.sum(torch.tensor(own, dtype=torch.float64)).tolist()
         return squares
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import override
 
@@ -21,7 +20,6 @@ from monolith.core.clock import Clock
 from monolith.embedding import EmbeddingStore, TableSpec
 from monolith.features import PulledBatch
 from monolith.features.declaration import Declaration
-from monolith.layers.clipping import ClippingConfig
 from monolith.training.checkpoints import Checkpointer
 from monolith.training.config import CheckpointConfig, RunConfig, SaveTimer
 from monolith.training.groups.aligned_batches import PaddedBatches
@@ -36,7 +34,6 @@ from monolith.training.groups.base import (
     MemberWeights,
     StoreSource,
 )
-from monolith.training.groups.shared_clipping import clip_shared
 from monolith.training.groups.solo import Solo
 from monolith.training.groups.summed_gradients import sum_step
 from monolith.training.groups.workers.connections import WorkerChannels
@@ -181,12 +178,6 @@ class Workers(Group):
             squares=squares,
             totals=local.heads.totals(batch, ids=local.pulled.plan.occurrences),
         )
-
-    @override
-    def clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], config: ClippingConfig, step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        return clip_shared(dense, sparse, torch.tensor(squares, dtype=torch.float32), config, step)
 
     def _sum(
         self, channels: WorkerChannels, local: LocalGradients
