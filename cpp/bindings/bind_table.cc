@@ -1,4 +1,5 @@
 // bind_table.cc: exposes engine::Table to Python; converts, releases the GIL and forwards.
+#include <dlfcn.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -205,6 +206,37 @@ RawArrays raw_rows(const engine::Table& table, const Ids& ids) {
           as_matrix(std::move(words), table.schema().row_bytes() / sizeof(float))};
 }
 
+// Returns the call by which torch runs its operators on several threads; null if torch is not loaded or uses none.
+engine::Pool::ParallelCall find_torch_call() {
+  static engine::Pool::ParallelCall found = nullptr;  // callers hold the GIL
+  if (found != nullptr) return found;
+  void* const torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
+  if (torch == nullptr) return nullptr;
+  // A handle searches the libraries that torch was linked with. Another copy of OpenMP has other threads.
+  found = reinterpret_cast<engine::Pool::ParallelCall>(dlsym(torch, "GOMP_parallel"));
+  dlclose(torch);
+  return found;
+}
+
+// Lends the threads of torch to the calls of one thread, from enter to exit.
+class TorchThreads {
+ public:
+  explicit TorchThreads(unsigned threads) : threads_(threads) {}
+
+  // A team of another size would make torch start new threads for each of its operators.
+  bool enter() {
+    const auto call = threads_ == shared_pool()->threads() ? find_torch_call() : nullptr;
+    if (call != nullptr) loan_.emplace(call, threads_);
+    return loan_.has_value();
+  }
+
+  void exit() { loan_.reset(); }
+
+ private:
+  const unsigned threads_;
+  std::optional<engine::Pool::BorrowedThreads> loan_;
+};
+
 }  // namespace
 
 void bind_table(nb::module_& m) {
@@ -213,6 +245,12 @@ void bind_table(nb::module_& m) {
     shared_pool()->resize(threads);
   });
   m.def("threads", [] { return shared_pool()->threads(); });
+  nb::class_<TorchThreads>(m, "TorchThreads")
+      .def(nb::init<unsigned>(), "threads"_a)
+      .def("__enter__", &TorchThreads::enter)
+      .def(
+          "__exit__", [](TorchThreads& self, nb::handle, nb::handle, nb::handle) { self.exit(); }, "kind"_a.none(),
+          "error"_a.none(), "trace"_a.none());
   m.def("kernel_level", [] { return std::string(engine::kernel_level()); });
   m.def("kernel_levels", [] {
     const auto levels = engine::kernel_levels();

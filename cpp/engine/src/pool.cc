@@ -23,6 +23,8 @@ void count_forks_of_this_process() {
   std::call_once(once, [] { pthread_atfork(nullptr, nullptr, [] { fork_count.fetch_add(1); }); });
 }
 
+thread_local const Pool::BorrowedThreads* innermost_loan = nullptr;
+
 // Longer than the serial work between two phases of a call and than most waits for the last piece of a phase.
 constexpr std::chrono::microseconds kSpinTime{100};
 constexpr int kSpinsPerLook = 64;
@@ -191,30 +193,50 @@ Pool::Phases::Phases(Pool& pool) : team_(pool.team()) { team_.phases.fetch_add(1
 
 Pool::Phases::~Phases() { team_.phases.fetch_sub(1, std::memory_order_relaxed); }
 
+Pool::BorrowedThreads::BorrowedThreads(ParallelCall call, unsigned threads)
+    : call_(call), threads_(threads), forks_(fork_count.load()), outer_(innermost_loan) {
+  count_forks_of_this_process();
+  innermost_loan = this;
+}
+
+Pool::BorrowedThreads::~BorrowedThreads() { innermost_loan = outer_; }
+
+// Returns the threads that this thread has borrowed; null if there are none, or a parent process has borrowed them.
+const Pool::BorrowedThreads* Pool::borrowed() noexcept {
+  const BorrowedThreads* const loan = innermost_loan;
+  return loan != nullptr && loan->forks_ == fork_count.load(std::memory_order_relaxed) ? loan : nullptr;
+}
+
 void Pool::run(std::size_t pieces, const std::function<void(std::size_t)>& work) {
   Job job{.work = &work, .pieces = pieces};
   if (pieces <= 1 || threads() == 1) {
     take_pieces(job);
+  } else if (const BorrowedThreads* const loan = borrowed()) {
+    loan->call_([](void* argument) { take_pieces(*static_cast<Job*>(argument)); }, &job, loan->threads_, 0);
   } else {
-    Team& team = this->team();
-    std::unique_lock lock(team.mutex, std::defer_lock);
-    lock_soon(lock);
-    const auto place = team.jobs.insert(team.jobs.end(), &job);
-    team.arrivals.fetch_add(1, std::memory_order_relaxed);
-    lock.unlock();
-    team.work_arrived.notify_all();
-    take_pieces(job);
-    lock_soon(lock);
-    team.jobs.erase(place);
-    const auto is_left = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
-    if (!is_left() && team.phases.load(std::memory_order_relaxed) > 0) {
-      lock.unlock();
-      spin_until(is_left);
-      lock_soon(lock);
-    }
-    team.job_left.wait(lock, is_left);
+    run_on_team(job);
   }
   if (job.error) std::rethrow_exception(job.error);
+}
+
+void Pool::run_on_team(Job& job) {
+  Team& team = this->team();
+  std::unique_lock lock(team.mutex, std::defer_lock);
+  lock_soon(lock);
+  const auto place = team.jobs.insert(team.jobs.end(), &job);
+  team.arrivals.fetch_add(1, std::memory_order_relaxed);
+  lock.unlock();
+  team.work_arrived.notify_all();
+  take_pieces(job);
+  lock_soon(lock);
+  team.jobs.erase(place);
+  const auto is_left = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };
+  if (!is_left() && team.phases.load(std::memory_order_relaxed) > 0) {
+    lock.unlock();
+    spin_until(is_left);
+    lock_soon(lock);
+  }
+  team.job_left.wait(lock, is_left);
 }
 
 }  // namespace engine

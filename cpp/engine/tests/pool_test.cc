@@ -69,6 +69,51 @@ TEST(Pool, ResizingWhileCallsRunLosesNothing) {
 }
 
 #ifndef __SANITIZE_THREAD__  // the sanitizer cannot follow threads across a fork
+std::atomic<int> parallel_calls{0};
+
+// Another library that runs work on threads of its own.
+void call_in_parallel(void (*work)(void*), void* argument, unsigned threads, unsigned) {
+  ++parallel_calls;
+  std::vector<std::thread> others;
+  for (unsigned i = 1; i < threads; ++i) others.emplace_back(work, argument);
+  work(argument);
+  for (auto& other : others) other.join();
+}
+
+TEST(Pool, BorrowedThreadsRunThePiecesOfTheirThreadOnly) {
+  Pool pool(2);
+  parallel_calls = 0;
+  std::atomic<int> runs{0};
+  const auto count = [&](std::size_t) { ++runs; };
+  {
+    const Pool::BorrowedThreads loan(call_in_parallel, 3);
+    pool.run(1000, count);
+    EXPECT_EQ(runs, 1000);
+    EXPECT_EQ(parallel_calls, 1);
+    EXPECT_THROW(pool.run(10, [](std::size_t) { throw std::runtime_error("ten"); }), std::runtime_error);
+    std::thread([&] { pool.run(100, count); }).join();
+    EXPECT_EQ(parallel_calls, 2) << "a thread without a loan has used the borrowed threads";
+  }
+  pool.run(100, count);
+  EXPECT_EQ(runs, 1200);
+  EXPECT_EQ(parallel_calls, 2) << "the loan has ended";
+}
+
+TEST(Pool, AForkedChildLeavesBorrowedThreadsAlone) {
+  Pool pool(2);
+  const Pool::BorrowedThreads loan(call_in_parallel, 2);
+  parallel_calls = 0;
+  const pid_t child = fork();
+  if (child == 0) {
+    std::atomic<int> runs{0};
+    pool.run(100, [&](std::size_t) { ++runs; });
+    _exit(runs == 100 && parallel_calls == 0 ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Pool, AForkedChildGetsItsOwnThreads) {
   Pool pool(2);
   pool.run(8, [](std::size_t) {});

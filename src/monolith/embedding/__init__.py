@@ -34,7 +34,7 @@ from monolith.embedding.optimizers import (
 )
 from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
 from monolith.embedding.store import EmbeddingStore, Manifest
-from monolith.embedding.table import RowPlan, Table, set_threads
+from monolith.embedding.table import RowPlan, Table, set_threads, torch_threads
 
 if TYPE_CHECKING:
     from monolith.compat.entry_dump import WritableFile, read_entry_dump, write_entry_dump
@@ -86,6 +86,7 @@ __all__ = [
     "merge_specs",
     "read_entry_dump",
     "set_threads",
+    "torch_threads",
     "write_entry_dump",
 ]
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from os import PathLike
 from typing import Literal, overload
 
@@ -32,7 +33,7 @@ from monolith.embedding.entry import Entry, SliceState
 from monolith.embedding.specs import SliceSpec, TableSpec, WhenFull
 from monolith.embedding.store import Ids, Rows
 
-__all__ = ["RowPlan", "Table", "set_threads"]
+__all__ = ["RowPlan", "Table", "set_threads", "torch_threads"]
 
 RowPlan = _native.RowPlan
 _NO_IDS = np.empty(0, np.int64)
@@ -41,6 +42,18 @@ _NO_IDS = np.empty(0, np.int64)
 def set_threads(threads: int) -> None:
     """Set how many threads a batched call may use; all tables of the process share them."""
     _native.set_threads(check_whole("threads", threads, 1, 1024))
+
+
+def torch_threads(threads: int) -> AbstractContextManager[bool]:
+    """Run the batched calls of this thread on the threads of torch, between its operators.
+
+    Two teams of threads that take turns wait for each other: threads of torch spin for some milliseconds after an
+    operator. Calls of other threads are not affected.
+
+    Args:
+        threads: ``torch.get_num_threads()``. Nothing changes if it differs from ``set_threads``.
+    """
+    return _native.TorchThreads(threads)
 
 
 class Table:

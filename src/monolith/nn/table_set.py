@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import Table, TableSpec
+from monolith.embedding import Table, TableSpec, torch_threads
 
 __all__ = [
     "NO_PEERS",
@@ -216,18 +216,20 @@ class TableSet(ABC):
     def _read(
         self, make_plan: Callable[[Sequence[Tensor]], Plan], inputs: Sequence[Tensor], *, keep_plan: bool
     ) -> list[Tensor]:
-        plan = make_plan(inputs)
-        if keep_plan:
-            while len(self._plans) >= _KEPT_PLANS:
-                del self._plans[next(iter(self._plans))]
-            self._plans[_key_of(inputs)] = (inputs, plan)  # the inputs stay alive, so no other tensor has their address
-        return plan.read(before_update=keep_plan)
+        with torch_threads(torch.get_num_threads()):
+            plan = make_plan(inputs)
+            if keep_plan:
+                while len(self._plans) >= _KEPT_PLANS:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[_key_of(inputs)] = (inputs, plan)  # the inputs stay alive, so their addresses stay theirs
+            return plan.read(before_update=keep_plan)
 
     def _update(
         self, make_plan: Callable[[Sequence[Tensor]], Plan], inputs: Sequence[Tensor], grads: Sequence[Tensor]
     ) -> None:
         _, plan = self._plans.pop(_key_of(inputs), (None, None))
-        self.take_gradients(make_plan(inputs) if plan is None else plan, grads)
+        with torch_threads(torch.get_num_threads()):
+            self.take_gradients(make_plan(inputs) if plan is None else plan, grads)
 
 
 def table_set(number: int) -> TableSet:

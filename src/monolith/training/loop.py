@@ -17,10 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from monolith.core.clock import Clock
 from monolith.core.errors import DataError, MonolithError, TrainingDiverged
 from monolith.data import Batch, Dataset
-from monolith.embedding import EmbeddingStore
+from monolith.embedding import EmbeddingStore, torch_threads
 from monolith.features import Model
 from monolith.training.batch_sequence import BatchSequence
 from monolith.training.checkpoints import Checkpointer, PendingSave, TrainingState
@@ -244,7 +246,8 @@ class TrainingRun:
     def _run_group(self, until: int | None) -> None:
         try:
             self._step = self._first_step = self._group.join(self._stepper, self._step, self._flags)
-            self._run_steps(until)
+            with torch_threads(torch.get_num_threads()):
+                self._run_steps(until)
         except GroupClosed as closed:
             if closed.is_out_of_data:
                 self._end_data()

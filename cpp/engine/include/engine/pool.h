@@ -27,6 +27,27 @@ class Pool {
   // callers never wait for each other. The first exception stops the handing out and is thrown here. Concurrent.
   void run(std::size_t pieces, const std::function<void(std::size_t)>& work);
 
+  // Calls work(argument) on a number of threads at once, the caller among them, and returns when all calls have. The
+  // signature is that of GOMP_parallel; the last argument is 0.
+  using ParallelCall = void (*)(void (*work)(void*), void* argument, unsigned threads, unsigned flags);
+
+  // While it exists, runs of this thread use the threads of another library instead of a team. Two teams that take
+  // turns within a training step wait for each other's spinning threads. A child process does not use it.
+  class BorrowedThreads {
+   public:
+    BorrowedThreads(ParallelCall call, unsigned threads);
+    ~BorrowedThreads();
+    BorrowedThreads(const BorrowedThreads&) = delete;
+    BorrowedThreads& operator=(const BorrowedThreads&) = delete;
+
+   private:
+    friend class Pool;
+    const ParallelCall call_;
+    const unsigned threads_;
+    const unsigned forks_;
+    const BorrowedThreads* const outer_;
+  };
+
   // Keeps threads awake between the runs of one call. While a Phases exists, a thread that waits for work or for the
   // last pieces of a run spins for up to a tenth of a millisecond before it sleeps. Concurrent.
   class Phases {
@@ -42,6 +63,8 @@ class Pool {
 
  private:
   Team& team();
+  void run_on_team(Job& job);
+  static const BorrowedThreads* borrowed() noexcept;
   static void take_pieces(Job& job) noexcept;
 
   std::atomic<unsigned> threads_;
