@@ -201,7 +201,7 @@ Pool::BorrowedThreads::BorrowedThreads(ParallelCall call, unsigned threads)
 
 Pool::BorrowedThreads::~BorrowedThreads() { innermost_loan = outer_; }
 
-// Returns the threads that this thread has borrowed; null if there are none, or a parent process has borrowed them.
+// Returns the threads that this thread of this process has borrowed, or null.
 const Pool::BorrowedThreads* Pool::borrowed() noexcept {
   const BorrowedThreads* const loan = innermost_loan;
   return loan != nullptr && loan->forks_ == fork_count.load(std::memory_order_relaxed) ? loan : nullptr;

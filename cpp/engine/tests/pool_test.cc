@@ -71,7 +71,7 @@ TEST(Pool, ResizingWhileCallsRunLosesNothing) {
 #ifndef __SANITIZE_THREAD__  // the sanitizer cannot follow threads across a fork
 std::atomic<int> parallel_calls{0};
 
-// Another library that runs work on threads of its own.
+// Another library with separate threads.
 void call_in_parallel(void (*work)(void*), void* argument, unsigned threads, unsigned) {
   ++parallel_calls;
   std::vector<std::thread> others;

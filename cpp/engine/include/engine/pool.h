@@ -27,7 +27,7 @@ class Pool {
   // callers never wait for each other. The first exception stops the handing out and is thrown here. Concurrent.
   void run(std::size_t pieces, const std::function<void(std::size_t)>& work);
 
-  // Calls work(argument) on a number of threads at once, the caller among them, and returns when all calls have. The
+  // Calls work(argument) on several threads, the caller among them, and returns when all calls have returned. The
   // signature is that of GOMP_parallel; the last argument is 0.
   using ParallelCall = void (*)(void (*work)(void*), void* argument, unsigned threads, unsigned flags);
 
