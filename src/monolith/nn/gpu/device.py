@@ -74,6 +74,10 @@ class GpuDevice(Protocol):
         """Return a tensor of zeros in host memory from which copies are asynchronous."""
         ...
 
+    def make_staging(self, size: int) -> Tensor:
+        """Return bytes in host memory from which copies are asynchronous, with any content."""
+        ...
+
     def upload(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the device; the call does not wait."""
         ...
@@ -119,6 +123,10 @@ class CudaDevice:
     def make_host_tensor(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Return a tensor of zeros in pinned memory."""
         return torch.zeros(shape, dtype=dtype).pin_memory()
+
+    def make_staging(self, size: int) -> Tensor:
+        """Return bytes in pinned memory. torch reuses them when their copies are done."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
     def upload(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the GPU, by an asynchronous transfer from pinned memory."""

@@ -220,9 +220,10 @@ __device__ __forceinline__ void copy_values(const float* values, float* target, 
 #endif
 }
 
-// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros.
+// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros. With
+// `slots_out`, the slots of find_rows go there too.
 extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
-                                       int miss_is_initial, First first_values, float* out) {
+                                       int miss_is_initial, First first_values, float* out, u32* slots_out) {
   GROUP_OF_8
   const u32 first = (thread >> 3) * 2;
   if (first >= count) return;
@@ -234,6 +235,9 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
 #pragma unroll
   for (u32 k = 0; k < 2; ++k) {  // one address per id: the lanes share the access
     rows[k] = keys[k] == EMPTY ? counters->special : slots[k] == NONE ? NONE : row_number(index, slots[k]);
+    if (slots_out && lane == k && (k == 0 || has_second)) {
+      slots_out[first + k] = rows[k] == NONE ? NONE : keys[k] == EMPTY ? SPECIAL : slots[k];
+    }
   }
 #if DIM % 4 == 0 && DIM4 <= 8
   if (has_second && rows[0] != NONE && rows[1] != NONE) {
@@ -490,6 +494,9 @@ __device__ __forceinline__ void skip_row(const Index& index, Counters* counters,
 }
 #endif
 
+// Whether a slot has a row, which ids that count nowhere have not.
+__device__ __forceinline__ bool has_row(u32 slot) { return slot < SKIPPED || slot == SPECIAL; }
+
 __device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
   return slot == SPECIAL ? EMPTY : index.keys[slot / SLOTS][slot % SLOTS];
 }
@@ -552,8 +559,8 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* count
     for (u32 k = 0; k < 4; ++k) {
       const u32 which = first + k * stride;
       row[k] = nullptr;
-      if (which < count) {
-        const u32 slot = distinct_slots[which];
+      const u32 slot = which < count ? distinct_slots[which] : NONE;
+      if (has_row(slot)) {
         number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
         row[k] = row_at(slabs, number[k]);
         load_extras(extra[k], row[k], rates, step_number);
@@ -626,6 +633,7 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* count
   float* own = terms + group * PADDED;
   for (u32 which = blockIdx.x * groups + group; which < count; which += stride) {
     const u32 slot = distinct_slots[which];
+    if (!has_row(slot)) continue;
     const u32 number = slot == SPECIAL ? counters->special : row_number(index, slot);
     float* row = row_at(slabs, number);
     const float* gradient = (const float*)sums + (u64)which * PADDED;

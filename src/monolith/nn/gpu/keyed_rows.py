@@ -21,7 +21,7 @@ from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
 from monolith.nn.gpu.row_memory import RowMemory
 from monolith.nn.gpu.source import RowLayout, first_values, kernel_text
 
-__all__ = ["COPIED_ROWS", "Found", "KeyedRows", "PooledGradients"]
+__all__ = ["COPIED_ROWS", "DistinctPlaces", "Found", "KeyedRows", "PooledGradients"]
 
 Mode: TypeAlias = Literal["sum", "mean"]
 
@@ -45,6 +45,23 @@ class Found:
     """Ids that count nowhere, (N,) bool; None = no id is skipped."""
     version: tuple[Shape, int]
     """Shape of the index and number of packings; rows and slots are valid as long as both stay."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DistinctPlaces:
+    """Places of distinct ids in a table, as a read saw them."""
+
+    ids: Tensor
+    slots: Tensor
+    """Slot of every id, -1 where it has no row."""
+    count: Tensor
+    """Number of the ids, int32 on the device."""
+    version: tuple[Shape, int]
+    """As of ``Found``."""
+
+    def pick(self, places: Tensor, count: Tensor) -> DistinctPlaces:
+        """Return some of the places, and their number."""
+        return DistinctPlaces(self.ids[places], self.slots[places], count, self.version)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -115,9 +132,16 @@ class KeyedRows:
 
     # --- reading ---
 
-    def lookup(self, ids: Tensor) -> Tensor:
-        """Return the row of every id, (N, D)."""
-        out = torch.empty((len(ids), self._spec.dim), device=self._place)
+    def lookup(self, ids: Tensor, *, out: Tensor | None = None, slots: Tensor | None = None) -> Tensor:
+        """Return the row of every id, (N, D).
+
+        Args:
+            ids: (N,).
+            out: Memory of the result; None = new memory.
+            slots: Receives the slot of every id, as ``find``.
+        """
+        if out is None:
+            out = torch.empty((len(ids), self._spec.dim), device=self._place)
         self._launch(
             "find_values",
             -(-len(ids) // 2) * 8,
@@ -129,6 +153,7 @@ class KeyedRows:
             self._miss_is_initial,
             self._first,
             out,
+            _NULL if slots is None else slots,
         )
         return out
 
@@ -228,6 +253,21 @@ class KeyedRows:
     ) -> None:
         """Take one optimizer step per distinct slot; the gradients of equal slots are summed."""
         sums, distinct_slots = self._sum(slots, gradients)
+        self.update_distinct(distinct_slots, sums, self.counts.distinct, rates, stamp=stamp, step=step)
+
+    def update_distinct(
+        self, slots: Tensor, sums: Tensor, count: Tensor, rates: Sequence[float], *, stamp: int, step: int
+    ) -> None:
+        """Take one optimizer step per slot.
+
+        Args:
+            slots: Distinct slots.
+            sums: Their gradients, each padded to a multiple of four numbers.
+            count: Number of the slots, int32.
+            rates: One learning rate per slice.
+            stamp: Stamp of the update's time.
+            step: Number of the step.
+        """
         self._kernels.launch(
             "update_rows",
             self._grid(8),
@@ -235,8 +275,8 @@ class KeyedRows:
             self._index.argument,
             self._rows.argument,
             self.counts.tensor,
-            distinct_slots,
-            self.counts.distinct,
+            slots,
+            count,
             sums,
             (ctypes.c_float * len(rates))(*rates),
             _u32(stamp),

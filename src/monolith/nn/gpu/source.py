@@ -18,7 +18,7 @@ from monolith.embedding import Fp16, Fp32, RandomUniform, TableSpec
 from monolith.embedding.specs import SliceSpec
 from monolith.nn.gpu.rules import Rule, rule_of
 
-__all__ = ["RowLayout", "check_spec", "first_values", "kernel_text"]
+__all__ = ["RowLayout", "check_spec", "first_values", "kernel_text", "read_source"]
 
 _MOST_COLUMNS = 1024
 _MOST_SLICES = 16
@@ -108,7 +108,7 @@ def kernel_text(spec: TableSpec) -> str:
         "CHECK_FINITE": int(spec.nan_gradients != "pass"),
         "DEVICE": "__device__ __forceinline__",
     }
-    text = _define(constants) + _read("common.cuh")
+    text = _define(constants) + read_source("common.cuh")
     for number, (piece, place) in enumerate(zip(spec.slices, layout.slices, strict=True)):
         own = {
             "NUMBER": number,
@@ -120,9 +120,9 @@ def kernel_text(spec: TableSpec) -> str:
             "ROUND_HALF": int(piece.optimizer.stochastic_rounding),
             **place.rule.constants,
         }
-        text += f"{_define(own)}namespace slice_{number} {{\n{_read('rules.cuh')}{_read('slices.cuh')}}}\n"
+        text += f"{_define(own)}namespace slice_{number} {{\n{read_source('rules.cuh')}{read_source('slices.cuh')}}}\n"
         text += "".join(f"#undef {name}\n" for name in (*own, "STATES", "PASSES", "SLOPE_SHARE", "MEAN_SHARE"))
-    return text + _read("kernels.cu")
+    return text + read_source("kernels.cu")
 
 
 def check_spec(spec: TableSpec) -> None:
@@ -174,7 +174,8 @@ def _define(constants: dict[str, object]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in constants.items())
 
 
-def _read(name: str) -> str:
+def read_source(name: str) -> str:
+    """Return the text of a file of kernels."""
     return (files("monolith.nn.gpu") / name).read_text()
 
 

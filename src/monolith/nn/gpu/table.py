@@ -27,7 +27,7 @@ from monolith.embedding.expiry import has_expiry
 from monolith.nn.gpu.admission import Doorkeeper
 from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.host_tier import Entries, HostTier, choose_cold
-from monolith.nn.gpu.keyed_rows import COPIED_ROWS, Found, KeyedRows, PooledGradients
+from monolith.nn.gpu.keyed_rows import COPIED_ROWS, DistinctPlaces, Found, KeyedRows, PooledGradients
 from monolith.nn.gpu.row_times import RowTimes
 from monolith.nn.gpu.source import check_spec
 
@@ -119,6 +119,19 @@ class GpuTable:
         ids = self._check_ids(ids)
         self._bring(ids)
         return self._rows.lookup(ids)
+
+    def read_distinct(self, ids: Tensor, count: Tensor, out: Tensor) -> DistinctPlaces:
+        """Read the rows of distinct ids, and return their places for ``apply_distinct``.
+
+        Args:
+            ids: (U,) int64, on the device.
+            count: Number of the ids, int32 on the device.
+            out: (U, D); overwritten with the rows.
+        """
+        self._bring(ids)
+        slots = torch.empty(len(ids), dtype=torch.int32, device=self.device)
+        self._rows.lookup(ids, out=out, slots=slots)
+        return DistinctPlaces(ids, slots, count, self._rows.version)
 
     def lookup_pooled(self, ids: Tensor, offsets: Tensor, mode: Mode = "sum") -> Tensor:
         """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n); offsets are B + 1 numbers."""
@@ -259,20 +272,66 @@ class GpuTable:
         number = self.step if step is None else step
         rates = self._rates(learning_rates, number)
         gradients = self._check_gradients(found, offsets, grads, mode)
-        count = len(found.ids)
-        if count == 0:
+        if not len(found.ids):
             return
-        rows = self._rows
-        self._reserve(count, needed=found.ids)
-        if found.version != rows.version:
+        self._reserve(len(found.ids), needed=found.ids)
+        if found.version != self._rows.version:
             found = self.find(found.ids, found.skipped)
-        slots = rows.begin_step(found.slots)
+        slots = self._make_rows(found.ids, found.slots, counts)
+        self._rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
+        self._finish_update(len(found.ids))
+
+    def apply_distinct(
+        self, places: DistinctPlaces, grads: Tensor, *, time_s: int = 0, step: int, counts: Tensor | None = None
+    ) -> None:
+        """Take one optimizer step per id of ``read_distinct``, at the learning rates of the spec; see ``apply``.
+
+        Args:
+            places: Places of the ids.
+            grads: (U, D). Rows that are padded to a multiple of four numbers by zeros are not copied.
+            time_s: Event time of the rows.
+            step: Number of the step for rates and rules.
+            counts: Sightings behind each id, for admission; None = one each.
+        """
+        rates = self._rates(None, step)
+        sums = self._pad_gradients(grads, len(places.ids))
+        if not len(places.ids):
+            return
+        self._reserve(len(places.ids), needed=places.ids)
+        slots = places.slots if places.version == self._rows.version else self._rows.find(places.ids).slots
+        slots = self._make_rows(places.ids, slots, counts)
+        stamp = self._stamp(check_time(time_s))
+        self._rows.update_distinct(slots, sums, places.count, rates, stamp=stamp, step=step)
+        self._finish_update(len(places.ids))
+
+    @property
+    def has_admission(self) -> bool:
+        """Whether a filter decides which ids get a row."""
+        return self._doorkeeper is not None
+
+    def _make_rows(self, ids: Tensor, slots: Tensor, counts: Tensor | None) -> Tensor:
+        """Start a step: give rows to the ids that the admission filter lets in, and return the slots of all."""
+        slots = self._rows.begin_step(slots)
         if self._doorkeeper is not None:
-            self._refuse_new(self._doorkeeper, found.ids, slots, counts)
-        rows.insert(found.ids, slots)
-        rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
+            self._refuse_new(self._doorkeeper, ids, slots, counts)
+        self._rows.insert(ids, slots)
+        return slots
+
+    def _finish_update(self, ids: int) -> None:
         self.step += 1
-        rows.counts.note(count)
+        self._rows.counts.note(ids)
+
+    def _pad_gradients(self, grads: Tensor, count: int) -> Tensor:
+        """Return gradients of which each row is padded to a multiple of four numbers."""
+        if tuple(grads.shape) != (count, self.dim):
+            raise DimensionMismatch(self._describe_shape(grads, (count, self.dim)))
+        if self.spec.nan_gradients == "error":
+            self._check_finite(grads)
+        padded = self._rows.layout.padded
+        if grads.stride() == (padded, 1) and grads.dtype == torch.float32:
+            return grads
+        missing = padded - self.dim
+        return torch.nn.functional.pad(grads.detach().to(self.device, torch.float32), (0, missing)).contiguous()
 
     def _check_gradients(self, found: Found, offsets: Tensor | None, grads: Tensor, mode: Mode) -> PooledGradients:
         bounds = None if offsets is None else self._check_ids(offsets)
