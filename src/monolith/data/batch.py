@@ -236,7 +236,11 @@ class Batch:
         def move(array: Array) -> Array:
             if not hasattr(array, "to"):
                 return array
-            return (array.pin_memory() if is_pinned else array).to(device, non_blocking=non_blocking)
+            if is_pinned:
+                staging = torch.empty_like(array, pin_memory=True)
+                staging.numpy()[:] = array.numpy()  # pin_memory() copies by threads, and waits for them
+                array = staging
+            return array.to(device, non_blocking=non_blocking)
 
         return self.as_torch()._map_arrays(move)
 

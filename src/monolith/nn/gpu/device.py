@@ -130,7 +130,11 @@ class CudaDevice:
 
     def upload(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the GPU, by an asynchronous transfer from pinned memory."""
-        return torch.tensor(np.asarray(array)).pin_memory().to(self.place, non_blocking=True)
+        given = np.ascontiguousarray(array)
+        staging = self.make_staging(given.nbytes)
+        staging.numpy()[:] = given.reshape(-1).view(np.uint8)  # pin_memory() copies by threads, and waits for them
+        copy = staging.to(self.place, non_blocking=True)
+        return copy.view(torch.from_numpy(np.empty(0, given.dtype)).dtype).view(given.shape)
 
     def synchronize(self) -> None:
         """Wait for the current stream."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from monolith.embedding import TableSpec
 from monolith.nn.gpu.device import GpuDevice
 from monolith.nn.gpu.device_counters import DeviceCounters
-from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
-from monolith.nn.gpu.row_memory import RowMemory
-from monolith.nn.gpu.source import RowLayout, first_values, kernel_text
+from monolith.nn.gpu.index_memory import SLOTS, IndexArgument, IndexMemory, Shape
+from monolith.nn.gpu.row_memory import RowArgument, RowMemory
+from monolith.nn.gpu.source import RowLayout, first_type, first_values, kernel_text
 
 __all__ = ["COPIED_ROWS", "DistinctPlaces", "Found", "KeyedRows", "PooledGradients"]
 
@@ -54,14 +56,12 @@ class DistinctPlaces:
     ids: Tensor
     slots: Tensor
     """Slot of every id, -1 where it has no row."""
-    count: Tensor
-    """Number of the ids, int32 on the device."""
     version: tuple[Shape, int]
     """As of ``Found``."""
 
-    def pick(self, places: Tensor, count: Tensor) -> DistinctPlaces:
-        """Return some of the places, and their number."""
-        return DistinctPlaces(self.ids[places], self.slots[places], count, self.version)
+    def pick(self, places: Tensor) -> DistinctPlaces:
+        """Return some of the places."""
+        return DistinctPlaces(self.ids[places], self.slots[places], self.version)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +86,9 @@ class KeyedRows:
         self._spec, self._device, self._place = spec, device, device.place
         self.layout = RowLayout.of(spec)
         self._first = first_values(spec)
-        self._kernels = device.compile(kernel_text(spec))
+        self.text = kernel_text(spec)
+        """The kernels. Tables with equal text may be called together."""
+        self._kernels = device.compile(self.text)
         self._index = IndexMemory(self._kernels, device)
         self._rows = RowMemory(self.layout.stride, device, has_stamps=has_stamps, max_bytes=spec.max_bytes)
         self.counts = DeviceCounters(spec.name, device)
@@ -132,16 +134,9 @@ class KeyedRows:
 
     # --- reading ---
 
-    def lookup(self, ids: Tensor, *, out: Tensor | None = None, slots: Tensor | None = None) -> Tensor:
-        """Return the row of every id, (N, D).
-
-        Args:
-            ids: (N,).
-            out: Memory of the result; None = new memory.
-            slots: Receives the slot of every id, as ``find``.
-        """
-        if out is None:
-            out = torch.empty((len(ids), self._spec.dim), device=self._place)
+    def lookup(self, ids: Tensor) -> Tensor:
+        """Return the row of every id, (N, D)."""
+        out = torch.empty((len(ids), self._spec.dim), device=self._place)
         self._launch(
             "find_values",
             -(-len(ids) // 2) * 8,
@@ -153,7 +148,6 @@ class KeyedRows:
             self._miss_is_initial,
             self._first,
             out,
-            _NULL if slots is None else slots,
         )
         return out
 
@@ -253,21 +247,6 @@ class KeyedRows:
     ) -> None:
         """Take one optimizer step per distinct slot; the gradients of equal slots are summed."""
         sums, distinct_slots = self._sum(slots, gradients)
-        self.update_distinct(distinct_slots, sums, self.counts.distinct, rates, stamp=stamp, step=step)
-
-    def update_distinct(
-        self, slots: Tensor, sums: Tensor, count: Tensor, rates: Sequence[float], *, stamp: int, step: int
-    ) -> None:
-        """Take one optimizer step per slot.
-
-        Args:
-            slots: Distinct slots.
-            sums: Their gradients, each padded to a multiple of four numbers.
-            count: Number of the slots, int32.
-            rates: One learning rate per slice.
-            stamp: Stamp of the update's time.
-            step: Number of the step.
-        """
         self._kernels.launch(
             "update_rows",
             self._grid(8),
@@ -275,8 +254,8 @@ class KeyedRows:
             self._index.argument,
             self._rows.argument,
             self.counts.tensor,
-            slots,
-            count,
+            distinct_slots,
+            self.counts.distinct,
             sums,
             (ctypes.c_float * len(rates))(*rates),
             _u32(stamp),
@@ -316,6 +295,68 @@ class KeyedRows:
                 "sum_gradients", self._grid(8), threads, scratch, entries, *occurrences, _u32(count), mean, grads, sums
             )
         return sums, distinct_slots
+
+    # --- calls over several tables ---
+
+    def make_call(
+        self, places: DistinctPlaces, values: Tensor, *, rates: Sequence[float] = (), stamp: int = 0
+    ) -> ctypes.Structure:
+        """Return this table's part of a kernel over several tables: the struct ``Call`` of ``kernels.cu``.
+
+        Args:
+            places: Distinct ids and their slots.
+            values: Their rows, (U, D), or their gradients, each padded to a multiple of four numbers.
+            rates: One learning rate per slice.
+            stamp: Stamp of the update's time.
+        """
+        slices = len(self._spec.slices)
+        return _call_type(slices)(
+            self._index.argument,
+            self._rows.argument,
+            self.counts.tensor.data_ptr(),
+            places.ids.data_ptr(),
+            places.slots.data_ptr(),
+            values.data_ptr(),
+            self._spec.seed,
+            places.ids.shape[0],
+            stamp,
+            0,
+            0,
+            0,
+            self._spec.on_miss == "initial",
+            self._first,
+            (ctypes.c_float * slices)(*rates),
+        )
+
+    def read_all(self, calls: Sequence[ctypes.Structure]) -> None:
+        """Read the rows of ``make_call``'s ids, and write their slots; all calls are of tables with equal kernels."""
+        blocks = self._number_blocks(calls, 4)
+        self._kernels.launch("find_all", blocks, 256, self._upload(calls), _u32(len(calls)))
+
+    def update_all(self, calls: Sequence[ctypes.Structure], step: int) -> None:
+        """Give rows to the ids of ``make_call`` that have none, and take one optimizer step per id."""
+        blocks, updates = self._number_blocks(calls, 8), 0
+        groups = 256 // self.layout.lanes * 4
+        for call in calls:
+            call.first_update = updates
+            call.updates = min(self._grid(8), -(-call.count // groups))
+            updates += call.updates
+        given, count = self._upload(calls), _u32(len(calls))
+        self._kernels.launch("begin_all", -(-len(calls) // 256), 256, given, count)
+        self._kernels.launch("insert_all", blocks, 256, given, count)
+        self._kernels.launch("update_all", updates, 256, given, count, ctypes.c_int64(step))
+
+    @staticmethod
+    def _number_blocks(calls: Sequence[ctypes.Structure], lanes: int) -> int:
+        """Give each call its first block of 256 threads, and return the number of all blocks."""
+        blocks = 0
+        for call in calls:
+            call.first_block = blocks
+            blocks += -(-(call.count + 1) * lanes // 256)
+        return blocks
+
+    def _upload(self, calls: Sequence[ctypes.Structure]) -> Tensor:
+        return self._device.upload(np.frombuffer(b"".join(map(bytes, calls)), np.uint8))
 
     # --- whole rows ---
 
@@ -438,6 +479,23 @@ class KeyedRows:
         lanes = self.layout.padded // 4
         groups = max(1, 256 // lanes)
         return groups * lanes, groups
+
+
+@cache
+def _call_type(slices: int) -> type[ctypes.Structure]:
+    pointers = ("counters", "ids", "slots", "values")
+    numbers = ("count", "stamp", "first_block", "first_update", "updates")
+    fields = [
+        ("index", IndexArgument),
+        ("slabs", RowArgument),
+        *((name, ctypes.c_void_p) for name in pointers),
+        ("seed", ctypes.c_uint64),
+        *((name, ctypes.c_uint32) for name in numbers),
+        ("miss_is_initial", ctypes.c_int),
+        ("first_values", first_type(slices)),
+        ("rates", ctypes.c_float * slices),
+    ]
+    return type("Call", (ctypes.Structure,), {"_fields_": fields})
 
 
 _NULL = ctypes.c_void_p(0)

@@ -73,6 +73,6 @@ class GpuRead:
                 counts[name] = torch.from_numpy(sightings if kept is None else sightings[kept])
             if kept is not None:
                 chosen = self._device.upload(kept)
-                places[name] = places[name].pick(chosen, self._device.upload(np.array([len(kept)], np.int32)))
+                places[name] = places[name].pick(chosen)
                 rows[name] = rows[name][chosen]
         self._store.push_distinct(places, rows, counts, time_s=time_s, step=step)

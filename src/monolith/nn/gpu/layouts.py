@@ -73,11 +73,6 @@ class GpuPlan:
         first, count = int(self.heads["ids"][table]), int(self.heads["count"][table])
         return self.packed[first : first + 8 * count].view(torch.int64)
 
-    def count(self, table: int) -> Tensor:
-        """Return the number of a table's distinct ids, for kernels."""
-        first = table * _TABLE.itemsize + 24
-        return self.packed[first : first + 4].view(torch.int32)
-
     def make_rows(self) -> tuple[Tensor, list[Tensor]]:
         """Return memory for the rows of all tables, and the rows of each of them, (U, D)."""
         counts, firsts = self.heads["count"].tolist(), self.heads["rows"].tolist()

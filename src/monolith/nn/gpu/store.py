@@ -30,7 +30,7 @@ from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.keyed_rows import DistinctPlaces
 from monolith.nn.gpu.layout_read import GpuReader
 from monolith.nn.gpu.layouts import GpuLayouts, GpuPlan
-from monolith.nn.gpu.table import GpuTable
+from monolith.nn.gpu.table import GpuTable, read_together, update_together
 
 __all__ = ["GpuStore"]
 
@@ -144,10 +144,9 @@ class GpuStore:
     def read_plan(self, plan: GpuPlan, rows: Sequence[Tensor]) -> list[DistinctPlaces]:
         """Read the rows of a plan, (U, D) per table, and return their places."""
         with self._lock:
-            return [
-                self[name].read_distinct(plan.ids(number), plan.count(number), rows[number])
-                for number, name in enumerate(plan.tables)
-            ]
+            calls = [self[name].prepare_read(plan.ids(number), rows[number]) for number, name in enumerate(plan.tables)]
+            read_together(calls)
+        return [call.places for call in calls]
 
     def push_distinct(
         self,
@@ -159,9 +158,15 @@ class GpuStore:
         step: int,
     ) -> None:
         """Take one optimizer step per id of ``read_plan``; the call does not wait for the GPU."""
-        for name, each in places.items():
-            with self._lock:
-                self[name].apply_distinct(each, grads[name], time_s=time_s, step=step, counts=counts.get(name))
+        with self._lock:
+            calls = {
+                name: self[name].prepare_update(each, grads[name], time_s=time_s, step=step, counts=counts.get(name))
+                for name, each in places.items()
+                if each.ids.shape[0]
+            }
+            update_together(calls.values(), step)
+            for name, call in calls.items():
+                self[name].finish_update(call.places.ids.shape[0])
 
     # --- removals ---
 

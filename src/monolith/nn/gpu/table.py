@@ -9,7 +9,8 @@ engine change them there, and copy them back. Such calls wait for the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, TypeAlias, TypeVar
@@ -31,7 +32,7 @@ from monolith.nn.gpu.keyed_rows import COPIED_ROWS, DistinctPlaces, Found, Keyed
 from monolith.nn.gpu.row_times import RowTimes
 from monolith.nn.gpu.source import check_spec
 
-__all__ = ["Found", "GpuTable", "GpuTableStats"]
+__all__ = ["Found", "GpuTable", "GpuTableStats", "TableCall", "read_together", "update_together"]
 
 Result = TypeVar("Result")
 _Array: TypeAlias = NDArray[Any]
@@ -120,18 +121,17 @@ class GpuTable:
         self._bring(ids)
         return self._rows.lookup(ids)
 
-    def read_distinct(self, ids: Tensor, count: Tensor, out: Tensor) -> DistinctPlaces:
-        """Read the rows of distinct ids, and return their places for ``apply_distinct``.
+    def prepare_read(self, ids: Tensor, rows: Tensor) -> TableCall:
+        """Return this table's part of ``read_together``.
 
         Args:
-            ids: (U,) int64, on the device.
-            count: Number of the ids, int32 on the device.
-            out: (U, D); overwritten with the rows.
+            ids: (U,) int64, distinct, on the device.
+            rows: (U, D); overwritten.
         """
         self._bring(ids)
-        slots = torch.empty(len(ids), dtype=torch.int32, device=self.device)
-        self._rows.lookup(ids, out=out, slots=slots)
-        return DistinctPlaces(ids, slots, count, self._rows.version)
+        slots = torch.empty(ids.shape[0], dtype=torch.int32, device=self.device)
+        places = DistinctPlaces(ids, slots, self._rows.version)
+        return TableCall(self._rows, places, rows, self._rows.make_call(places, rows))
 
     def lookup_pooled(self, ids: Tensor, offsets: Tensor, mode: Mode = "sum") -> Tensor:
         """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n); offsets are B + 1 numbers."""
@@ -277,49 +277,44 @@ class GpuTable:
         self._reserve(len(found.ids), needed=found.ids)
         if found.version != self._rows.version:
             found = self.find(found.ids, found.skipped)
-        slots = self._make_rows(found.ids, found.slots, counts)
+        slots = self._rows.begin_step(found.slots)
+        if self._doorkeeper is not None:
+            self._refuse_new(self._doorkeeper, found.ids, slots, counts)
+        self._rows.insert(found.ids, slots)
         self._rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
-        self._finish_update(len(found.ids))
+        self.finish_update(len(found.ids))
 
-    def apply_distinct(
+    def prepare_update(
         self, places: DistinctPlaces, grads: Tensor, *, time_s: int = 0, step: int, counts: Tensor | None = None
-    ) -> None:
-        """Take one optimizer step per id of ``read_distinct``, at the learning rates of the spec; see ``apply``.
+    ) -> TableCall:
+        """Return this table's part of ``update_together``, at the learning rates of the spec; see ``apply``.
 
         Args:
-            places: Places of the ids.
+            places: Distinct ids, as ``prepare_read`` found them; each may be updated once.
             grads: (U, D). Rows that are padded to a multiple of four numbers by zeros are not copied.
             time_s: Event time of the rows.
             step: Number of the step for rates and rules.
             counts: Sightings behind each id, for admission; None = one each.
         """
         rates = self._rates(None, step)
-        sums = self._pad_gradients(grads, len(places.ids))
-        if not len(places.ids):
-            return
-        self._reserve(len(places.ids), needed=places.ids)
-        slots = places.slots if places.version == self._rows.version else self._rows.find(places.ids).slots
-        slots = self._make_rows(places.ids, slots, counts)
-        stamp = self._stamp(check_time(time_s))
-        self._rows.update_distinct(slots, sums, places.count, rates, stamp=stamp, step=step)
-        self._finish_update(len(places.ids))
+        sums = self._pad_gradients(grads, places.ids.shape[0])
+        self._reserve(places.ids.shape[0], needed=places.ids)
+        if places.version != self._rows.version:
+            places = DistinctPlaces(places.ids, self._rows.find(places.ids).slots, self._rows.version)
+        if self._doorkeeper is not None:
+            self._refuse_new(self._doorkeeper, places.ids, places.slots, counts)
+        call = self._rows.make_call(places, sums, rates=rates, stamp=self._stamp(check_time(time_s)))
+        return TableCall(self._rows, places, sums, call)
+
+    def finish_update(self, ids: int) -> None:
+        """Count an update of some ids, after its kernels are queued."""
+        self.step += 1
+        self._rows.counts.note(ids)
 
     @property
     def has_admission(self) -> bool:
         """Whether a filter decides which ids get a row."""
         return self._doorkeeper is not None
-
-    def _make_rows(self, ids: Tensor, slots: Tensor, counts: Tensor | None) -> Tensor:
-        """Start a step: give rows to the ids that the admission filter lets in, and return the slots of all."""
-        slots = self._rows.begin_step(slots)
-        if self._doorkeeper is not None:
-            self._refuse_new(self._doorkeeper, ids, slots, counts)
-        self._rows.insert(ids, slots)
-        return slots
-
-    def _finish_update(self, ids: int) -> None:
-        self.step += 1
-        self._rows.counts.note(ids)
 
     def _pad_gradients(self, grads: Tensor, count: int) -> Tensor:
         """Return gradients of which each row is padded to a multiple of four numbers."""
@@ -741,6 +736,37 @@ class GpuTable:
         if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
             raise ConfigError(f"ids are of {ids.dtype} and shape {tuple(ids.shape)}, expected flat int64; use .long()")
         return ids.to(self.device, torch.int64).contiguous()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCall:
+    """One table of a call over several tables."""
+
+    rows: KeyedRows
+    places: DistinctPlaces
+    values: Tensor
+    """Rows or gradients; kept until the kernels are queued."""
+    argument: ctypes.Structure
+
+
+def read_together(calls: Iterable[TableCall]) -> None:
+    """Read the rows of ``prepare_read``, and fill the slots of their places: one kernel for tables of equal rows."""
+    for rows, arguments in _group_calls(calls):
+        rows.read_all(arguments)
+
+
+def update_together(calls: Iterable[TableCall], step: int) -> None:
+    """Take one optimizer step per id of ``prepare_update``. Call ``finish_update`` of each table afterwards."""
+    for rows, arguments in _group_calls(calls):
+        rows.update_all(arguments, step)
+
+
+def _group_calls(calls: Iterable[TableCall]) -> Iterable[tuple[KeyedRows, list[ctypes.Structure]]]:
+    groups: dict[str, tuple[KeyedRows, list[ctypes.Structure]]] = {}
+    for call in calls:
+        if call.places.ids.shape[0]:
+            groups.setdefault(call.rows.text, (call.rows, []))[1].append(call.argument)
+    return groups.values()
 
 
 def _to_numpy(tensor: Tensor) -> _Array:
