@@ -7,10 +7,11 @@ budgets, admission, times and expiry. No call waits for the GPU unless its descr
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -86,7 +87,7 @@ class KeyedRows:
         self._spec, self._device, self._place = spec, device, device.place
         self.layout = RowLayout.of(spec)
         self._first = first_values(spec)
-        self.text = kernel_text(spec)
+        self.text = sys.intern(kernel_text(spec))
         """The kernels. Tables with equal text may be called together."""
         self._kernels = device.compile(self.text)
         self._index = IndexMemory(self._kernels, device)
@@ -94,6 +95,13 @@ class KeyedRows:
         self.counts = DeviceCounters(spec.name, device)
         self._is_empty = True
         self._packings = 0
+        self._call_type = _call_type(len(spec.slices))
+        self._blank_call = self._call_type(
+            counters=self.counts.tensor.data_ptr(),
+            seed=spec.seed,
+            miss_is_initial=spec.on_miss == "initial",
+            first_values=self._first,
+        )
 
     # --- sizes ---
 
@@ -298,9 +306,7 @@ class KeyedRows:
 
     # --- calls over several tables ---
 
-    def make_call(
-        self, places: DistinctPlaces, values: Tensor, *, rates: Sequence[float] = (), stamp: int = 0
-    ) -> ctypes.Structure:
+    def make_call(self, places: DistinctPlaces, values: Tensor, *, rates: Sequence[float] = (), stamp: int = 0) -> Any:
         """Return this table's part of a kernel over several tables: the struct ``Call`` of ``kernels.cu``.
 
         Args:
@@ -309,31 +315,19 @@ class KeyedRows:
             rates: One learning rate per slice.
             stamp: Stamp of the update's time.
         """
-        slices = len(self._spec.slices)
-        return _call_type(slices)(
-            self._index.argument,
-            self._rows.argument,
-            self.counts.tensor.data_ptr(),
-            places.ids.data_ptr(),
-            places.slots.data_ptr(),
-            values.data_ptr(),
-            self._spec.seed,
-            places.ids.shape[0],
-            stamp,
-            0,
-            0,
-            0,
-            self._spec.on_miss == "initial",
-            self._first,
-            (ctypes.c_float * slices)(*rates),
-        )
+        call = self._call_type.from_buffer_copy(self._blank_call)
+        call.index, call.slabs = self._index.argument, self._rows.argument
+        call.ids, call.slots, call.values = places.ids.data_ptr(), places.slots.data_ptr(), values.data_ptr()
+        call.count, call.stamp = places.ids.shape[0], stamp
+        call.rates[: len(rates)] = rates
+        return call
 
-    def read_all(self, calls: Sequence[ctypes.Structure]) -> None:
+    def read_all(self, calls: Sequence[Any]) -> None:
         """Read the rows of ``make_call``'s ids, and write their slots; all calls are of tables with equal kernels."""
         blocks = self._number_blocks(calls, 4)
         self._kernels.launch("find_all", blocks, 256, self._upload(calls), _u32(len(calls)))
 
-    def update_all(self, calls: Sequence[ctypes.Structure], step: int) -> None:
+    def update_all(self, calls: Sequence[Any], step: int) -> None:
         """Give rows to the ids of ``make_call`` that have none, and take one optimizer step per id."""
         blocks, updates = self._number_blocks(calls, 8), 0
         groups = 256 // self.layout.lanes * 4
@@ -347,7 +341,7 @@ class KeyedRows:
         self._kernels.launch("update_all", updates, 256, given, count, ctypes.c_int64(step))
 
     @staticmethod
-    def _number_blocks(calls: Sequence[ctypes.Structure], lanes: int) -> int:
+    def _number_blocks(calls: Sequence[Any], lanes: int) -> int:
         """Give each call its first block of 256 threads, and return the number of all blocks."""
         blocks = 0
         for call in calls:
@@ -355,7 +349,7 @@ class KeyedRows:
             blocks += -(-(call.count + 1) * lanes // 256)
         return blocks
 
-    def _upload(self, calls: Sequence[ctypes.Structure]) -> Tensor:
+    def _upload(self, calls: Sequence[Any]) -> Tensor:
         return self._device.upload(np.frombuffer(b"".join(map(bytes, calls)), np.uint8))
 
     # --- whole rows ---
@@ -482,7 +476,7 @@ class KeyedRows:
 
 
 @cache
-def _call_type(slices: int) -> type[ctypes.Structure]:
+def _call_type(slices: int) -> type[Any]:
     pointers = ("counters", "ids", "slots", "values")
     numbers = ("count", "stamp", "first_block", "first_update", "updates")
     fields = [

@@ -24,8 +24,8 @@ from monolith.nn.gpu.source import read_source
 __all__ = ["GpuLayouts", "GpuPlan"]
 
 _THREADS = 256
-_SQUARE_PARTS = 32
-"""Blocks that sum the squares of one table."""
+_MOST_SQUARE_BLOCKS = 32
+"""Blocks that sum the squares of one table, at most."""
 
 _NONE = 0xFFFFFFFF
 """NONE of the kernels."""
@@ -212,8 +212,9 @@ class GpuLayouts:
 
     def _sum_squares(self, plan: GpuPlan, sums: Tensor) -> Tensor:
         tables = len(self._wiring.dims)
-        parts = torch.empty((_SQUARE_PARTS, tables), dtype=torch.float64, device=self._device.place)
-        self._kernels.launch("sum_squares", _SQUARE_PARTS * tables, _THREADS, plan.argument, self._dims, sums, parts)
+        blocks = min(_MOST_SQUARE_BLOCKS, 1 + plan.sums // (16 * _THREADS))
+        parts = torch.empty((blocks, tables), dtype=torch.float64, device=self._device.place)
+        self._kernels.launch("sum_squares", blocks * tables, _THREADS, plan.argument, self._dims, sums, parts)
         return parts.sum(0)
 
 
