@@ -128,6 +128,19 @@ def test_every_layout_trains_to_the_bits_of_host_memory(open_store: Store) -> No
     assert len(rows_of(host.store)["item"][0]) == 12
 
 
+def test_training_does_not_copy_rows_and_gradients_to_the_host(
+    open_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("rows visit the host")
+
+    for name in ("pull", "push"):
+        monkeypatch.setattr(GpuStore, name, refuse)
+    gpu = make(EveryLayout, open_store)
+    gpu.train(draw_batches(2))
+    assert gpu.step == 2
+
+
 def test_sums_without_an_order_train_to_the_values_of_host_memory(open_store: Store) -> None:
     assert_same(*train_both(open_store), is_exact=False)
 

@@ -1,6 +1,7 @@
 """``DeviceCounters``: the counters of a GPU table, and the number of rows that the host knows without waiting.
 
-A copy of the counters follows each update. Until the copy arrives, every id of an update counts as a new row.
+Until a copy of the counters arrives, every id of an update counts as a new row. A copy follows an update when the
+memory of the table has no room for two more such updates.
 """
 
 from __future__ import annotations
@@ -91,14 +92,16 @@ class DeviceCounters:
             self._is_copying = False
         return self._known.numbers + self._added + self._added_since_copy + new
 
-    def note(self, new: int) -> None:
-        """Start a copy of the counters, or count the ids as new until the copy under way arrives."""
+    def note(self, new: int, capacity: int) -> None:
+        """Count the ids of an update as new; start a copy of the counters where ``capacity`` rows may be few."""
         if self._device.is_capturing:
             return
         if self._is_copying:
             self._added_since_copy += new
             return
         self._added += new
+        if self._known.numbers + self._added + 2 * new <= capacity:
+            return
         self._copy.copy_(self.tensor, non_blocking=True)
         self._event.record()
         self._is_copying = True

@@ -95,6 +95,8 @@ class KeyedRows:
         self.counts = DeviceCounters(spec.name, device)
         self._is_empty = True
         self._packings = 0
+        self.capacity = 0
+        """Rows that fit the memory that is there."""
         self._call_type = _call_type(len(spec.slices))
         self._blank_call = self._call_type(
             counters=self.counts.tensor.data_ptr(),
@@ -120,11 +122,6 @@ class KeyedRows:
         """Slots of the index."""
         return self._index.shape.all_pages * SLOTS
 
-    @property
-    def capacity(self) -> int:
-        """Rows that fit the memory that is there."""
-        return min(self._rows.capacity, self._index.shape.rows)
-
     def bytes_for(self, rows: int) -> int:
         """Return how many bytes growth to ``rows`` rows may add."""
         return self._rows.bytes_for(rows) + self._index.bytes_for(rows)
@@ -134,11 +131,20 @@ class KeyedRows:
         self._index.grow(rows, is_empty=self._is_empty)
         self._is_empty = False
         self._rows.grow(rows)
+        self._measure()
+
+    def _measure(self) -> None:
+        self.capacity = min(self._rows.capacity, self._index.shape.rows)
+
+    def note(self, ids: int) -> None:
+        """Count an update of some ids; see ``DeviceCounters.note``."""
+        self.counts.note(ids, self.capacity)
 
     @property
     def has_many_dead(self) -> bool:
         """Whether keys that lost their rows take a noticeable share of the memory."""
-        return self.counts.known_dead > max(_MOST_DEAD, self.capacity // 16)
+        dead = self.counts.known_dead
+        return dead > _MOST_DEAD and dead > self.capacity // 16
 
     # --- reading ---
 
@@ -427,6 +433,7 @@ class KeyedRows:
         self._kernels.launch("put_keys", self._grid(32), 256, self._index.argument, ids, numbers, _u32(count))
         self.counts.write(count, int(special[0]) if len(special) else -1)
         self._rows.shrink(count)
+        self._measure()
         self._rows.clear_touched()
         self._packings += 1
 

@@ -309,7 +309,7 @@ class GpuTable:
     def finish_update(self, ids: int) -> None:
         """Count an update of some ids, after its kernels are queued."""
         self.step += 1
-        self._rows.counts.note(ids)
+        self._rows.note(ids)
 
     @property
     def has_admission(self) -> bool:
@@ -407,7 +407,7 @@ class GpuTable:
         self._bring(ids)
         self._reserve(len(ids), needed=ids)
         out = self._rows.insert_and_read(ids)
-        self._rows.counts.note(len(ids))
+        self._rows.note(len(ids))
         return out
 
     def _change_in_engine(self, ids: _Array, change: Callable[[Table], Result]) -> Result:
@@ -607,7 +607,7 @@ class GpuTable:
         slots = self._rows.find(keys).slots
         self._rows.insert(keys, slots)
         self._rows.write(self._rows.rows_of(slots), self._gpu.upload(flat), self._gpu.upload(stamps))
-        self._rows.counts.note(len(ids))
+        self._rows.note(len(ids))
 
     # --- sizes ---
 
@@ -661,6 +661,8 @@ class GpuTable:
             return  # a graph replays into the memory that is there
         counts = self._rows.counts
         rows = counts.bound(new)
+        if self.spec.max_bytes is None and rows <= self._rows.capacity and not self._rows.has_many_dead:
+            return
         if self._rows.has_many_dead:
             ids, numbers = self._rows.list_keys()
             self._keep_rows(ids, numbers, numbers >= 0, removed=ids[:0])
