@@ -1,7 +1,7 @@
 """``DeviceCounters``: the counters of a GPU table, and the number of rows that the host knows without waiting.
 
 Until a copy of the counters arrives, every id of an update counts as a new row. A copy follows an update when the
-memory of the table has no room for two more such updates.
+memory of the table has little room left for such updates.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ __all__ = ["Counters", "DeviceCounters"]
 
 _NONE = -1
 """NONE of the kernels, as int32."""
+_UPDATES_AHEAD = 8
+"""Updates that must fit the memory without a copy: the host queues some before a copy arrives."""
 _WORDS = 8
 """Words of the struct Counters of the kernels."""
 
@@ -100,7 +102,7 @@ class DeviceCounters:
             self._added_since_copy += new
             return
         self._added += new
-        if self._known.numbers + self._added + 2 * new <= capacity:
+        if self._known.numbers + self._added + _UPDATES_AHEAD * new <= capacity:
             return
         self._copy.copy_(self.tensor, non_blocking=True)
         self._event.record()
