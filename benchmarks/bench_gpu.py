@@ -15,6 +15,7 @@ GROUPS: dict[str, Group] = {
     "steps_16": Group("steps.step_cases", ("step_zipf_torch_16", "step_uniform_torch_16")),
     "steps_64": Group("steps.step_cases", ("step_zipf_torch_64", "step_uniform_torch_64")),
     "deepfm": Group("deepfm.deepfm_cases", ("deepfm_torch",)),
+    "model": Group("model.model_cases", ("model_deepfm_torch",)),
     "growth": Group("tables.growth_cases", ("growth_longest_step", "bytes_per_row_overhead")),
     "cpu": Group(
         "engine_steps.engine_cases",

@@ -214,6 +214,12 @@ std::vector<double> scatter(const StepPlan& plan, nb::sequence grads, nb::sequen
   return plan.scatter(grad_views, row_views, *shared_pool());
 }
 
+void pack(const StepPlan& plan, Vector<std::uint8_t> out) {
+  const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(out.data()), out.size());
+  nb::gil_scoped_release unlocked;
+  plan.pack(bytes, *shared_pool());
+}
+
 const StepPlan::UniqueIds& unique(const StepPlan& plan, std::size_t table) {
   if (table >= plan.tables())
     throw nb::index_error(("table " + std::to_string(table) + " of " + std::to_string(plan.tables())).c_str());
@@ -255,7 +261,9 @@ void bind_layouts(nb::module_& m) {
       .def("scatter", &scatter, "grads"_a, "rows"_a,
            nb::sig("def scatter(self, grads: collections.abc.Sequence[typing.Any], "
                    "rows: collections.abc.Sequence[typing.Any]) -> list[float]"),
-           "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.");
+           "Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.")
+      .def_prop_ro("packed_bytes", &StepPlan::packed_bytes, "Bytes of the packed plan.")
+      .def("pack", &pack, "out"_a, "Copy the plan into one buffer, for a device that fills outputs itself.");
   nb::class_<StepRows>(m, "StepRows", "The rows of a plan's ids in its tables: pulled, then pushed once.")
       .def(nb::init<std::vector<std::shared_ptr<engine::Table>>>(), "tables"_a)
       .def("pull", &pull, "plan"_a, "Return one row per unique id of each table, (unique ids, dim).")

@@ -983,6 +983,13 @@ class StepPlan:
         Fill the gradient of every unique id's row; return the sum of squares per table. None counts as zeros.
         """
 
+    @property
+    def packed_bytes(self) -> int:
+        """Bytes of the packed plan."""
+
+    def pack(self, out: Annotated[NDArray[numpy.uint8], dict(shape=(None,), order='C', device='cpu')]) -> None:
+        """Copy the plan into one buffer, for a device that fills outputs itself."""
+
 class StepRows:
     """The rows of a plan's ids in its tables: pulled, then pushed once."""
 

@@ -12,6 +12,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,9 @@ class HostGpu:
     def make_host_tensor(self, *shape: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(shape, dtype=dtype)
 
+    def make_staging(self, size: int) -> torch.Tensor:
+        return torch.empty(size, dtype=torch.uint8)
+
     def upload(self, array: Any) -> torch.Tensor:
         return torch.tensor(np.asarray(array))
 
@@ -61,6 +65,9 @@ class DoneEvent:
         """Return: all work is done."""
 
 
+_turn = threading.Lock()  # one machine of host_cuda.h serves all threads
+
+
 class HostKernels:
     """Kernels compiled by g++."""
 
@@ -74,7 +81,9 @@ class HostKernels:
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(each) for each in values))
         launch = getattr(self._library, f"launch_{name}")
         launch.restype = ctypes.c_bool
-        if not launch(ctypes.c_uint(blocks), ctypes.c_uint(threads), pointers):
+        with _turn:
+            is_done = launch(ctypes.c_uint(blocks), ctypes.c_uint(threads), pointers)
+        if not is_done:
             raise AssertionError(f"threads of kernel {name!r} wait for each other forever")
 
 

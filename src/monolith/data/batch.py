@@ -223,10 +223,26 @@ class Batch:
         return (self if self._writable is None else self._writable())._map_arrays(tensor)
 
     def to(self, device: Any, *, non_blocking: bool = False) -> Batch:
-        """Return the batch with all its arrays as tensors on ``device``."""
-        return self.as_torch()._map_arrays(
-            lambda array: array.to(device, non_blocking=non_blocking) if hasattr(array, "to") else array
-        )
+        """Return the batch with all its arrays as tensors on ``device``.
+
+        Args:
+            device: Device of the tensors.
+            non_blocking: Do not wait for the copies. Those to a GPU are made from copies in pinned memory.
+        """
+        import torch
+
+        is_pinned = non_blocking and torch.device(device).type == "cuda"
+
+        def move(array: Array) -> Array:
+            if not hasattr(array, "to"):
+                return array
+            if is_pinned:
+                staging = torch.empty_like(array, pin_memory=True)
+                staging.numpy()[:] = array.numpy()  # pin_memory() copies by threads, and waits for them
+                array = staging
+            return array.to(device, non_blocking=non_blocking)
+
+        return self.as_torch()._map_arrays(move)
 
     def numpy(self) -> Batch:
         """Return the batch with NumPy arrays in place of tensors."""

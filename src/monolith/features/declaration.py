@@ -29,6 +29,7 @@ from monolith.embedding import (
 )
 from monolith.embedding.admission import AdmissionFilter, decode_filter, encode_filter
 from monolith.embedding.specs import NEVER_EXPIRES_DAYS, SliceSpec, TableSpec, WhenFull
+from monolith.embedding.wiring import WiredFeature, WiredPart, Wiring
 from monolith.features.id_transforms import IdTransform
 from monolith.features.layouts import Combiner, Item, Layout, LayoutTensor, Out, Piece, layout_name
 
@@ -392,34 +393,41 @@ class Declaration:
         """Return the tensors of all layouts: layouts sorted by name, then in order."""
         return [tensor for name in sorted(self.layouts) for tensor in self.layouts[name].tensors()]
 
-    def kernel(self) -> _native.Layouts:
-        """Return the native kernel that plans batches and fills all tensors."""
+    def wiring(self) -> Wiring:
+        """Return how rows become the tensors of all layouts, by numbers."""
         tables, names = self.tables, self.feature_names
         place = {name: number for number, name in enumerate(names)}
         tensors = self.tensors()
-        parts = [
-            (
-                number,
-                place[part.piece.feature],
-                self.column_of(self.features[part.piece.feature].table, part.piece.slice),
-                part.piece.width,
-                part.offset,
-                part.stride,
-            )
-            for number, tensor in enumerate(tensors)
-            for part in tensor.parts
-        ]
-        return _native.Layouts(
-            [sum(piece.dim for piece in self.slices[table].values()) for table in tables],
-            [(tables.index(each.table), each.combiner, each.length) for each in map(self.features.__getitem__, names)],
-            parts,
-            [tensor.width for tensor in tensors],
-            [
+        return Wiring(
+            tables=tables,
+            dims=[sum(piece.dim for piece in self.slices[table].values()) for table in tables],
+            features=[
+                WiredFeature(tables.index(each.table), each.combiner, each.length)
+                for each in map(self.features.__getitem__, names)
+            ],
+            parts=[
+                WiredPart(
+                    number,
+                    place[part.piece.feature],
+                    self.column_of(self.features[part.piece.feature].table, part.piece.slice),
+                    part.piece.width,
+                    part.offset,
+                    part.stride,
+                )
+                for number, tensor in enumerate(tensors)
+                for part in tensor.parts
+            ],
+            widths=[tensor.width for tensor in tensors],
+            id_transforms=[
                 (number, *transform.native())
                 for number, name in enumerate(names)
                 if (transform := self.features[name].id_transform) is not None
             ],
         )
+
+    def kernel(self) -> _native.Layouts:
+        """Return the native kernel that plans batches and fills all tensors in host memory."""
+        return self.wiring().kernel()
 
     # --- JSON ---------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """``Embedder``: plans a batch of a model, pulls its rows, and pushes their gradients.
 
-``HostEmbedder`` implements it in host memory, for any ``EmbeddingStore``. ``PlannedRead`` pools rows and sums
-gradients, and ``autograd`` calls it from torch. This module does not import torch: tensors are duck-typed.
+``HostEmbedder`` plans in host memory, for any ``EmbeddingStore``. A ``LayoutRead`` pools rows and sums gradients, where
+the store has its rows, and ``autograd`` calls it. This module does not import torch: tensors are duck-typed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -18,8 +19,8 @@ from monolith.core.fid import ValueType
 from monolith.data import Batch
 from monolith.data.batch import ParsedIds
 from monolith.embedding import EmbeddingStore
-from monolith.embedding.planned_read import PlannedRead
-from monolith.embedding.store import Ids, Rows
+from monolith.embedding.layout_read import LayoutRead, LayoutReader, LayoutStore
+from monolith.embedding.store import Ids
 from monolith.features.declaration import Declaration
 from monolith.features.layouts import Layout, LayoutTensor
 
@@ -61,15 +62,18 @@ class PulledBatch:
     """A batch, its plan, and one row per unique id of each table, as they were when pulled."""
 
     batch: Batch
-    read: PlannedRead
+    read: LayoutRead
     """Fills layouts from the rows, and takes one push."""
-    rows: Sequence[Rows]
-    """Per table in name order, (U, D)."""
 
     @property
     def plan(self) -> _native.StepPlan:
         """The unique ids of the batch, and where each of them occurs."""
         return self.read.plan
+
+    @property
+    def rows(self) -> Sequence[Tensor]:
+        """Per table in name order, (U, D)."""
+        return self.read.rows
 
 
 class Embedder(Protocol):
@@ -114,14 +118,13 @@ class Embedder(Protocol):
 
 
 class HostEmbedder:
-    """The ``Embedder`` in host memory, against one store."""
+    """The ``Embedder`` that plans in host memory, against one store."""
 
     def __init__(self, declaration: Declaration, store: EmbeddingStore) -> None:
         self.declaration = declaration
         self.store = store
         self.tensors = declaration.tensors()
         self.layouts = [_describe_layout(declaration.layouts[name]) for name in sorted(declaration.layouts)]
-        self._tables = declaration.tables
         self._inputs = [declaration.features[name].input for name in declaration.feature_names]
         self._kernel = declaration.kernel()
         self.blocked: Callable[[], Mapping[str, Ids]] = dict
@@ -184,13 +187,19 @@ class HostEmbedder:
 
     def pull(self, batch: Batch, *, before_push: bool = False) -> PulledBatch:
         """Plan a batch and pull its rows, by one call of the store; ``before_push`` keeps their places for ``push``."""
-        read = PlannedRead(self.store, self.plan(batch), self._tables)
-        return PulledBatch(batch, read, read.pull(before_push=before_push))
+        return PulledBatch(batch, self._reader.read(self.plan(batch), before_push=before_push))
 
     def push(self, pulled: PulledBatch, grads: Sequence[Tensor], *, time_s: int, step: int) -> None:
         """Update the rows of a batch by their gradients, by one call of the store."""
-        rows = [each.contiguous().numpy() for each in grads]
-        pulled.read.push(rows, time_s=time_s, step=step, dropped=self.blocked())
+        pulled.read.push(grads, time_s=time_s, step=step, dropped=self.blocked())
+
+    @cached_property
+    def _reader(self) -> LayoutReader:
+        if isinstance(self.store, LayoutStore):
+            return self.store.open_layouts(self.declaration.wiring())
+        from monolith.features.host_read import HostReader  # imports torch
+
+        return HostReader(self.store, self.declaration.wiring())
 
 
 def _describe_layout(layout: Layout) -> tuple[str, int, bool]:

@@ -47,7 +47,7 @@ class Heads:
         return StepTotals(loss=0.0 if self.loss is None else self.loss.item(), samples=batch.size, ids=ids)
 
     def step_result(self, batch: Batch, totals: StepTotals, *, step: int, mark: Mark = no_position) -> StepResult:
-        """Return the result of a step, as hooks and metrics get it."""
+        """Return the result of a step, as hooks and metrics get it. The call waits for a GPU."""
         return StepResult(
             step=step,
             loss=totals.loss / max(1, totals.samples),

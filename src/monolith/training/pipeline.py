@@ -115,6 +115,8 @@ class Pipeline:
         one = self._ahead.popleft()
         assert one.pulled is not None
         computed = self._stepper.compute(one.pulled.result(), step)
+        # Before the updates: a GPU that has just been waited for has the predictions, and is not waited for again.
+        result = computed.heads.step_result(one.batch, computed.totals, step=step + 1, mark=one.mark)
         gradients = computed.gradients
         self._apply_dense(gradients)
         if self._late_push:
@@ -123,7 +125,7 @@ class Pipeline:
             self._push(gradients)
         while len(self._pushes) > (1 if self._late_push else 0):
             self._pushes.popleft().result()
-        return computed.heads.step_result(one.batch, computed.totals, step=step + 1, mark=one.mark)
+        return result
 
     def _apply_dense(self, gradients: Gradients) -> None:
         if not self._late_dense:

@@ -6,6 +6,7 @@ combines the gradients of several processes.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -175,18 +176,17 @@ class Stepper:
         squares: Sequence[float] = [0.0] * len(pulled.rows)
         if pulled.batch.size or not self._group.is_lockstep:
             try:
-                heads, loss, embedded = self._run_backward(pulled, step, share)
+                heads, loss, squares, embedded = self._run_backward(pulled, step, share)
             except TrainingDiverged as error:
                 failures.append(error)
             else:
-                rows = [torch.zeros(each.shape) if each.grad is None else each.grad for each in embedded.rows]
-                squares = embedded.squares or squares  # empty when no row has a part in the loss
+                rows = [torch.zeros_like(each) if each.grad is None else each.grad for each in embedded.rows]
                 if self._small_rows is not None:
                     rows, squares = self._small_rows.zero(embedded.rows, rows, squares)
         else:
             self._clear_gradients()
         if rows is None:
-            rows = [torch.zeros(each.shape) for each in pulled.rows]
+            rows = [torch.zeros_like(each) for each in pulled.rows]
         return LocalGradients(
             step=step,
             pulled=pulled,
@@ -198,20 +198,29 @@ class Stepper:
             failures=failures,
         )
 
-    def _run_backward(self, pulled: PulledBatch, step: int, share: float) -> tuple[Heads, float, Embedded]:
-        """Run forward and backward; the gradients are in the weights and in the rows of the result."""
+    def _run_backward(
+        self, pulled: PulledBatch, step: int, share: float
+    ) -> tuple[Heads, float, Sequence[float], Embedded]:
+        """Run forward and backward; the gradients are in the weights and in the rows of the result.
+
+        The loss is checked after ``backward``, so that a step waits once for a GPU.
+
+        Returns:
+            The heads, the loss that was differentiated, the sums of squares per table, and the rows.
+        """
         self._check_labels(pulled)
         embedded = embed(self.embedder, pulled, device=self.device)
         heads = compute_losses(self.model, self.model(embedded.batch), embedded.batch)
         if heads.loss is None:
             names = ", ".join(heads.outputs)
             raise ConfigError(f"no head ({names}) has a loss; give Output a label with logits, or loss=")
-        if not math.isfinite(heads.loss.item()):
-            raise TrainingDiverged(_which_diverged(heads, step))
         self._clear_gradients()
         loss = weighted_loss(heads, share)
         loss.backward()  # type: ignore[no-untyped-call]
-        return heads, float(loss.detach()), embedded
+        total, own, *squares = _fetch(heads.loss, loss, embedded.squares)
+        if not math.isfinite(total):
+            raise TrainingDiverged(_which_diverged(heads, step))
+        return heads, own, squares, embedded
 
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():
@@ -243,8 +252,8 @@ class Stepper:
         self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Clip by the rule. Nearly always the norm is within its bound, and nothing is copied."""
-        norms = torch._foreach_norm(dense) if dense else []
-        total = math.fsum(squares) + sum(float(norm) ** 2 for norm in norms)
+        norms = _fetch(*torch._foreach_norm(dense)) if dense else []
+        total = math.fsum(squares) + sum(norm**2 for norm in norms)
         if not math.isfinite(total):
             raise TrainingDiverged(
                 f"step {step + 1}: {self._which_gradients(squares)} not finite, and the loss is finite"
@@ -297,6 +306,16 @@ class Stepper:
             self.model(embed(self.embedder, pulled, device=self.device, needs_grad=False).batch)
         finally:
             self.model.train(was_training)
+
+
+def _fetch(*numbers: Tensor) -> list[float]:
+    """Return all numbers of some tensors in host memory, by one transfer per device."""
+    fetched: dict[int, list[float]] = {}
+    for device in {each.device for each in numbers}:
+        here = {place: each.detach().reshape(-1) for place, each in enumerate(numbers) if each.device == device}
+        flat = iter(torch.cat(list(here.values())).tolist())
+        fetched |= {place: list(itertools.islice(flat, len(each))) for place, each in here.items()}
+    return [number for place in range(len(numbers)) for number in fetched[place]]
 
 
 def newest_time_s(pulled: PulledBatch) -> int:

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
@@ -133,6 +135,53 @@ Results results_with(unsigned threads) {
   results.squares =
       plan.scatter(std::vector{const_view(results.out, kDim)}, std::vector{view(results.back, kDim)}, team);
   return results;
+}
+
+template <class T>
+std::vector<T> read_packed(const std::vector<std::byte>& packed, std::size_t at, std::size_t count) {
+  std::vector<T> values(count);
+  std::memcpy(values.data(), packed.data() + at, count * sizeof(T));
+  return values;
+}
+
+TEST(Layouts, APackedPlanHasTheIdsPlacesAndOffsetsOfThePlan) {
+  const Layouts layouts({2, 5}, {{0, Pooling::kSum, 0}, {1, Pooling::kFirst, 2}, {0, Pooling::kSum, 0}},
+                        {{0, 0, 0, 2, 0, 0}, {1, 1, 0, 5, 0, 5}}, {2, 10});
+  const std::vector<Ids> ids{{{5, 7, 5}, {0, 2, 3}}, {{1, 2, 3, 9}, {0, 3, 4}}, {{7, 8}, {0, 2}, true}};
+  Pool team(2);
+  const std::vector<FeatureIds> views{ids[0].view(), ids[1].view(), ids[2].view()};
+  const StepPlan plan = layouts.plan(2, views, team);
+  std::vector<std::byte> packed(plan.packed_bytes());
+  plan.pack(packed, team);
+
+  const auto tables = read_packed<StepPlan::PackedTable>(packed, 0, 2);
+  EXPECT_EQ(read_packed<std::int64_t>(packed, tables[0].ids, tables[0].count), (std::vector<std::int64_t>{5, 7, 8}));
+  EXPECT_EQ(read_packed<std::int64_t>(packed, tables[1].ids, tables[1].count), (std::vector<std::int64_t>{1, 2, 9}));
+  EXPECT_EQ(tables[1].first_row, 3U);
+  EXPECT_EQ(tables[1].rows, 8U);   // 3 rows of 2 floats, rounded up to a multiple of four
+  EXPECT_EQ(tables[1].sums, 12U);  // 3 rows of 4 floats
+  const auto features = read_packed<StepPlan::PackedFeature>(packed, 2 * sizeof(StepPlan::PackedTable), 3);
+  const std::vector<std::vector<std::uint32_t>> places{{0, 1, 0}, {0, 1, 2}, {1, 2}};
+  const std::vector<std::vector<std::uint32_t>> offsets{{0, 2, 3}, {0, 2, 3}, {0, 2}};
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(read_packed<std::uint32_t>(packed, features[i].places, features[i].count), places[i]);
+    EXPECT_EQ(read_packed<std::uint32_t>(packed, features[i].offsets, offsets[i].size()), offsets[i]);
+    EXPECT_EQ(features[i].first, 3 * i);
+    EXPECT_EQ(features[i].is_shared, i == 2 ? 1U : 0U);
+  }
+  packed.pop_back();
+  EXPECT_NE(error_of([&] { plan.pack(packed, team); }).find("expected " + std::to_string(plan.packed_bytes())),
+            std::string::npos);
+}
+
+TEST(Layouts, BagsOfOneIdArePackedWithoutOffsets) {
+  const Layouts layouts({1}, {{0, Pooling::kSum, 0}}, {{0, 0, 0, 1, 0, 0}}, {1});
+  const Ids ids{{5, 7, 5}, {0, 1, 2, 3}};
+  Pool team(1);
+  const StepPlan plan = layouts.plan(3, std::vector<FeatureIds>{ids.view()}, team);
+  std::vector<std::byte> packed(plan.packed_bytes());
+  plan.pack(packed, team);
+  EXPECT_EQ(read_packed<StepPlan::PackedFeature>(packed, sizeof(StepPlan::PackedTable), 1)[0].offsets, 0U);
 }
 
 TEST(Layouts, TheNumberOfThreadsChangesNoBit) {

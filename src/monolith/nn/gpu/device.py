@@ -74,6 +74,10 @@ class GpuDevice(Protocol):
         """Return a tensor of zeros in host memory from which copies are asynchronous."""
         ...
 
+    def make_staging(self, size: int) -> Tensor:
+        """Return bytes in host memory from which copies are asynchronous, with any content."""
+        ...
+
     def upload(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the device; the call does not wait."""
         ...
@@ -120,9 +124,17 @@ class CudaDevice:
         """Return a tensor of zeros in pinned memory."""
         return torch.zeros(shape, dtype=dtype).pin_memory()
 
+    def make_staging(self, size: int) -> Tensor:
+        """Return bytes in pinned memory. torch reuses them when their copies are done."""
+        return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
     def upload(self, array: NDArray[Any]) -> Tensor:
         """Return a copy on the GPU, by an asynchronous transfer from pinned memory."""
-        return torch.tensor(np.asarray(array)).pin_memory().to(self.place, non_blocking=True)
+        given = np.ascontiguousarray(array)
+        staging = self.make_staging(given.nbytes)
+        staging.numpy()[:] = given.reshape(-1).view(np.uint8)  # pin_memory() copies by threads, and waits for them
+        copy = staging.to(self.place, non_blocking=True)
+        return copy.view(torch.from_numpy(np.empty(0, given.dtype)).dtype).view(given.shape)
 
     def synchronize(self) -> None:
         """Wait for the current stream."""

@@ -1,6 +1,7 @@
 """``DeviceCounters``: the counters of a GPU table, and the number of rows that the host knows without waiting.
 
-A copy of the counters follows each update. Until the copy arrives, every id of an update counts as a new row.
+Until a copy of the counters arrives, every id of an update counts as a new row. A copy follows an update when the
+memory of the table has little room left for such updates.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ __all__ = ["Counters", "DeviceCounters"]
 
 _NONE = -1
 """NONE of the kernels, as int32."""
+_UPDATES_AHEAD = 8
+"""Updates that must fit the memory without a copy: the host queues some before a copy arrives."""
 _WORDS = 8
 """Words of the struct Counters of the kernels."""
 
@@ -91,14 +94,16 @@ class DeviceCounters:
             self._is_copying = False
         return self._known.numbers + self._added + self._added_since_copy + new
 
-    def note(self, new: int) -> None:
-        """Start a copy of the counters, or count the ids as new until the copy under way arrives."""
+    def note(self, new: int, capacity: int) -> None:
+        """Count the ids of an update as new; start a copy of the counters where ``capacity`` rows may be few."""
         if self._device.is_capturing:
             return
         if self._is_copying:
             self._added_since_copy += new
             return
         self._added += new
+        if self._known.numbers + self._added + _UPDATES_AHEAD * new <= capacity:
+            return
         self._copy.copy_(self.tensor, non_blocking=True)
         self._event.record()
         self._is_copying = True

@@ -114,6 +114,7 @@ class IndexMemory:
         self._free: list[int] = []
         self._shape = Shape()
         self._pages: dict[int, list[int]] = {}
+        self._argument = IndexArgument()
         self._pointers = torch.zeros((2, 1024), dtype=torch.int64, device=device.place)
         self._make(Shape())
 
@@ -130,10 +131,7 @@ class IndexMemory:
     @property
     def argument(self) -> IndexArgument:
         """The index for a kernel."""
-        shape = self._shape
-        keys = self._pointers.data_ptr()
-        rows = keys + self._pointers.shape[1] * 8
-        return IndexArgument(keys, rows, shape.level, shape.pages, shape.reached, shape.partitions * MOST_PAGES)
+        return self._argument
 
     def bytes_for(self, rows: int) -> int:
         """Return how many bytes growth to ``rows`` may add, with the pages that keys move to."""
@@ -206,3 +204,7 @@ class IndexMemory:
             self._pointers = torch.zeros((2, 2 * len(keys)), dtype=torch.int64, device=self._device.place)
         rows = np.where(keys == 0, 0, keys + SLOTS * 8)
         self._pointers[:, : len(keys)] = self._device.upload(np.stack([keys, rows]))
+        first, apart, shape = self._pointers.data_ptr(), self._pointers.shape[1] * 8, self._shape
+        self._argument = IndexArgument(
+            first, first + apart, shape.level, shape.pages, shape.reached, shape.partitions * MOST_PAGES
+        )

@@ -158,8 +158,41 @@ __device__ __forceinline__ u32 probe(const Index& index, Home home, u64 key, u32
 
 __device__ __forceinline__ u32& row_number(const Index& index, u32 slot) { return index.rows[slot / SLOTS][slot % SLOTS]; }
 
-#define GROUP_OF_8                                             \
-  const u32 thread = blockIdx.x * blockDim.x + threadIdx.x;    \
+// One table of a kernel over several tables of equal rows. Blocks follow each other from table to table.
+struct Call {
+  Index index;
+  Slabs slabs;
+  Counters* counters;
+  const i64* ids;  // distinct
+  u32* slots;
+  float* values;  // read: rows; update: gradients, each padded to a multiple of four
+  u64 seed;
+  u32 count;
+  u32 stamp;
+  u32 first_block;   // of find_all and insert_all
+  u32 first_update;  // of update_all
+  u32 updates;       // blocks of update_all
+  int miss_is_initial;
+  First first_values;
+  Rates rates;
+};
+
+__device__ __forceinline__ const Call& call_of(const Call* calls, u32 count, bool is_update) {
+  u32 low = 0;
+  u32 high = count;
+  while (high - low > 1) {
+    const u32 middle = (low + high) / 2;
+    if ((is_update ? calls[middle].first_update : calls[middle].first_block) <= blockIdx.x) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return calls[low];
+}
+
+#define GROUP_OF_8(block)                                      \
+  const u32 thread = (block) * blockDim.x + threadIdx.x;       \
   const u32 lane = threadIdx.x & 7u;                           \
   const u32 shift = threadIdx.x & 24u;                         \
   const u32 mask = 0xffu << shift;
@@ -193,7 +226,7 @@ __device__ __forceinline__ void probe_pair(const Index& index, const u64* keys, 
 
 // Row number and slot of every id, NONE where it has no row. Eight lanes take two ids.
 extern "C" __global__ void find_rows(Index index, const Counters* counters, const i64* ids, u32 count, u32* out, u32* slots) {
-  GROUP_OF_8
+  GROUP_OF_8(blockIdx.x)
   const u32 first = (thread >> 3) * 2;
   if (first >= count) return;
   const bool has_second = first + 1 < count;
@@ -220,10 +253,12 @@ __device__ __forceinline__ void copy_values(const float* values, float* target, 
 #endif
 }
 
-// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros.
-extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
-                                       int miss_is_initial, First first_values, float* out) {
-  GROUP_OF_8
+// Values of every id, 8 lanes for two ids: find and copy in one kernel. Absent ids give their first values or zeros. With
+// `slots_out`, the slots of find_rows go there too.
+__device__ __forceinline__ void find_block(u32 block, const Index& index, const Slabs& slabs, const Counters* counters,
+                                           const i64* ids, u32 count, int miss_is_initial, const First& first_values,
+                                           float* out, u32* slots_out) {
+  GROUP_OF_8(block)
   const u32 first = (thread >> 3) * 2;
   if (first >= count) return;
   const bool has_second = first + 1 < count;
@@ -234,6 +269,9 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
 #pragma unroll
   for (u32 k = 0; k < 2; ++k) {  // one address per id: the lanes share the access
     rows[k] = keys[k] == EMPTY ? counters->special : slots[k] == NONE ? NONE : row_number(index, slots[k]);
+    if (slots_out && lane == k && (k == 0 || has_second)) {
+      slots_out[first + k] = rows[k] == NONE ? NONE : keys[k] == EMPTY ? SPECIAL : slots[k];
+    }
   }
 #if DIM % 4 == 0 && DIM4 <= 8
   if (has_second && rows[0] != NONE && rows[1] != NONE) {
@@ -257,6 +295,17 @@ extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters*
       target[column] = miss_is_initial ? first_value(key_hash, column, first_values) : 0.0f;
     }
   }
+}
+
+extern "C" __global__ void find_values(Index index, Slabs slabs, const Counters* counters, const i64* ids, u32 count,
+                                       int miss_is_initial, First first_values, float* out) {
+  find_block(blockIdx.x, index, slabs, counters, ids, count, miss_is_initial, first_values, out, nullptr);
+}
+
+extern "C" __global__ void find_all(const Call* calls, u32 count) {
+  const Call& call = call_of(calls, count, false);
+  find_block(blockIdx.x - call.first_block, call.index, call.slabs, call.counters, call.ids, call.count,
+             call.miss_is_initial, call.first_values, call.values, call.slots);
 }
 
 // Finds or adds one key by eight lanes and writes its slot. Returns the slot where this group added the key, else NONE. A
@@ -303,15 +352,15 @@ __device__ __forceinline__ u32 claim_slot(const Index& index, Counters* counters
 
 // Adds every id whose slot is NONE, and writes the slot of its key. New rows get their first values and state. With
 // `values_out`, the values of new rows go there too, and `is_read` tells for which ids; read_slots does the others.
-extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
-                                       First first_values, float* values_out,
-                                       unsigned char* is_read) {
+__device__ __forceinline__ void insert_block(u32 block, const Index& index, const Slabs& slabs, Counters* counters,
+                                             const i64* ids, u32 count, u32* out, const First& first_values,
+                                             float* values_out, unsigned char* is_read) {
   // Rows of this block: one atomic on the counter of the table for all of them, which is the bottleneck otherwise.
   __shared__ u32 added;
   __shared__ u32 first_number;
   if (threadIdx.x == 0) added = 0;
   __syncthreads();
-  GROUP_OF_8
+  GROUP_OF_8(block)
   const u32 which = thread >> 3;
   const bool is_absent = which < count && out[which] == NONE;
   const u64 key = is_absent ? (u64)ids[which] : 0;
@@ -351,10 +400,27 @@ extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* count
   }
 }
 
+extern "C" __global__ void insert_keys(Index index, Slabs slabs, Counters* counters, const i64* ids, u32 count, u32* out,
+                                       First first_values, float* values_out, unsigned char* is_read) {
+  insert_block(blockIdx.x, index, slabs, counters, ids, count, out, first_values, values_out, is_read);
+}
+
+// Starts a step of all tables, as begin_step.
+extern "C" __global__ void begin_all(const Call* calls, u32 count) {
+  const u32 which = blockIdx.x * blockDim.x + threadIdx.x;
+  if (which < count) calls[which].counters->first_new = calls[which].counters->rows;
+}
+
+extern "C" __global__ void insert_all(const Call* calls, u32 count) {
+  const Call& call = call_of(calls, count, false);
+  insert_block(blockIdx.x - call.first_block, call.index, call.slabs, call.counters, call.ids, call.count, call.slots,
+               call.first_values, nullptr, nullptr);
+}
+
 // Values of the ids that insert_keys found in the table.
 extern "C" __global__ void read_slots(Index index, Slabs slabs, const Counters* counters, const u32* slots, u32 count,
                                       const unsigned char* is_read, float* out) {
-  GROUP_OF_8
+  GROUP_OF_8(blockIdx.x)
   const u32 which = thread >> 3;
   if (which >= count || is_read[which]) return;
   const u32 slot = slots[which];
@@ -490,6 +556,9 @@ __device__ __forceinline__ void skip_row(const Index& index, Counters* counters,
 }
 #endif
 
+// Whether a slot has a row, which ids that count nowhere have not.
+__device__ __forceinline__ bool has_row(u32 slot) { return slot < SKIPPED || slot == SPECIAL; }
+
 __device__ __forceinline__ u64 key_of(const Index& index, u32 slot) {
   return slot == SPECIAL ? EMPTY : index.keys[slot / SLOTS][slot % SLOTS];
 }
@@ -505,8 +574,7 @@ __device__ __forceinline__ void round_row(float* row, u32 lane, u64 key, u64 see
   const u32 group = threadIdx.x / LANES;                                                     \
   const u32 lane = threadIdx.x % LANES;                                                      \
   const u32 mask = LANES == 32 ? 0xffffffffu : ((1u << (LANES & 31)) - 1u) << (threadIdx.x & 31u & ~(LANES - 1u)); \
-  const u32 count = *distinct;                                                               \
-  const u32 stride = gridDim.x * groups;
+  const u32 stride = blocks * groups;
 
 #if !HAS_PASSES
 #define EXTRA_OF(slice) slice::Extra of_##slice;
@@ -540,11 +608,11 @@ __device__ __forceinline__ void step_column(u32 column, float& value, float* sta
 
 // One optimizer step per distinct slot, LANES lanes each, four rows in flight. A gradient that is not finite changes
 // nothing.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
-                                       u64 seed) {
+__device__ __forceinline__ void update_block(u32 block, u32 blocks, const Index& index, const Slabs& slabs,
+                                             Counters* counters, const u32* distinct_slots, u32 count, const float4* sums,
+                                             const Rates& rates, u32 stamp, i64 step_number, u64 seed) {
   GROUP_OF_LANES
-  for (u32 first = blockIdx.x * groups + group; first < count; first += 4 * stride) {
+  for (u32 first = block * groups + group; first < count; first += 4 * stride) {
     float* row[4];
     u32 number[4];
     Extras extra[4];
@@ -552,8 +620,8 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* count
     for (u32 k = 0; k < 4; ++k) {
       const u32 which = first + k * stride;
       row[k] = nullptr;
-      if (which < count) {
-        const u32 slot = distinct_slots[which];
+      const u32 slot = which < count ? distinct_slots[which] : NONE;
+      if (has_row(slot)) {
         number[k] = slot == SPECIAL ? counters->special : row_number(index, slot);
         row[k] = row_at(slabs, number[k]);
         load_extras(extra[k], row[k], rates, step_number);
@@ -618,14 +686,15 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* count
 }
 #else
 // The same for rules that look at a whole row. The terms of a pass are added in the order of the columns, as on the host.
-extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* counters, const u32* distinct_slots,
-                                       const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
-                                       u64 seed) {
+__device__ __forceinline__ void update_block(u32 block, u32 blocks, const Index& index, const Slabs& slabs,
+                                             Counters* counters, const u32* distinct_slots, u32 count, const float4* sums,
+                                             const Rates& rates, u32 stamp, i64 step_number, u64 seed) {
   __shared__ float terms[256 / LANES * PADDED];
   GROUP_OF_LANES
   float* own = terms + group * PADDED;
-  for (u32 which = blockIdx.x * groups + group; which < count; which += stride) {
+  for (u32 which = block * groups + group; which < count; which += stride) {
     const u32 slot = distinct_slots[which];
+    if (!has_row(slot)) continue;
     const u32 number = slot == SPECIAL ? counters->special : row_number(index, slot);
     float* row = row_at(slabs, number);
     const float* gradient = (const float*)sums + (u64)which * PADDED;
@@ -648,6 +717,19 @@ extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* count
   }
 }
 #endif
+
+extern "C" __global__ void update_rows(Index index, Slabs slabs, Counters* counters, const u32* distinct_slots,
+                                       const u32* distinct, const float4* sums, Rates rates, u32 stamp, i64 step_number,
+                                       u64 seed) {
+  update_block(blockIdx.x, gridDim.x, index, slabs, counters, distinct_slots, *distinct, sums, rates, stamp, step_number,
+               seed);
+}
+
+extern "C" __global__ void update_all(const Call* calls, u32 count, i64 step_number) {
+  const Call& call = call_of(calls, count, true);
+  update_block(blockIdx.x - call.first_update, call.updates, call.index, call.slabs, call.counters, call.slots, call.count,
+               (const float4*)call.values, call.rates, call.stamp, step_number, call.seed);
+}
 
 // The sums of sum_gradients in one order, for deterministic tables: `order` has the occurrences by place, those of one
 // place in the order of the batch, and `starts` the first of each place. DIM4 lanes per place.

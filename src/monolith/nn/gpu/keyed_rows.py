@@ -7,21 +7,24 @@ budgets, admission, times and expiry. No call waits for the GPU unless its descr
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from functools import cache
+from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from monolith.embedding import TableSpec
 from monolith.nn.gpu.device import GpuDevice
 from monolith.nn.gpu.device_counters import DeviceCounters
-from monolith.nn.gpu.index_memory import SLOTS, IndexMemory, Shape
-from monolith.nn.gpu.row_memory import RowMemory
-from monolith.nn.gpu.source import RowLayout, first_values, kernel_text
+from monolith.nn.gpu.index_memory import SLOTS, IndexArgument, IndexMemory, Shape
+from monolith.nn.gpu.row_memory import RowArgument, RowMemory
+from monolith.nn.gpu.source import RowLayout, first_type, first_values, kernel_text
 
-__all__ = ["COPIED_ROWS", "Found", "KeyedRows", "PooledGradients"]
+__all__ = ["COPIED_ROWS", "DistinctPlaces", "Found", "KeyedRows", "PooledGradients"]
 
 Mode: TypeAlias = Literal["sum", "mean"]
 
@@ -48,6 +51,21 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class DistinctPlaces:
+    """Places of distinct ids in a table, as a read saw them."""
+
+    ids: Tensor
+    slots: Tensor
+    """Slot of every id, -1 where it has no row."""
+    version: tuple[Shape, int]
+    """As of ``Found``."""
+
+    def pick(self, places: Tensor) -> DistinctPlaces:
+        """Return some of the places."""
+        return DistinctPlaces(self.ids[places], self.slots[places], self.version)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class PooledGradients:
     """Gradients of bags, or of single ids without offsets."""
 
@@ -69,12 +87,23 @@ class KeyedRows:
         self._spec, self._device, self._place = spec, device, device.place
         self.layout = RowLayout.of(spec)
         self._first = first_values(spec)
-        self._kernels = device.compile(kernel_text(spec))
+        self.text = sys.intern(kernel_text(spec))
+        """The kernels. Tables with equal text may be called together."""
+        self._kernels = device.compile(self.text)
         self._index = IndexMemory(self._kernels, device)
         self._rows = RowMemory(self.layout.stride, device, has_stamps=has_stamps, max_bytes=spec.max_bytes)
         self.counts = DeviceCounters(spec.name, device)
         self._is_empty = True
         self._packings = 0
+        self.capacity = 0
+        """Rows that fit the memory that is there."""
+        self._call_type = _call_type(len(spec.slices))
+        self._blank_call = self._call_type(
+            counters=self.counts.tensor.data_ptr(),
+            seed=spec.seed,
+            miss_is_initial=spec.on_miss == "initial",
+            first_values=self._first,
+        )
 
     # --- sizes ---
 
@@ -93,11 +122,6 @@ class KeyedRows:
         """Slots of the index."""
         return self._index.shape.all_pages * SLOTS
 
-    @property
-    def capacity(self) -> int:
-        """Rows that fit the memory that is there."""
-        return min(self._rows.capacity, self._index.shape.rows)
-
     def bytes_for(self, rows: int) -> int:
         """Return how many bytes growth to ``rows`` rows may add."""
         return self._rows.bytes_for(rows) + self._index.bytes_for(rows)
@@ -107,11 +131,20 @@ class KeyedRows:
         self._index.grow(rows, is_empty=self._is_empty)
         self._is_empty = False
         self._rows.grow(rows)
+        self._measure()
+
+    def _measure(self) -> None:
+        self.capacity = min(self._rows.capacity, self._index.shape.rows)
+
+    def note(self, ids: int) -> None:
+        """Count an update of some ids; see ``DeviceCounters.note``."""
+        self.counts.note(ids, self.capacity)
 
     @property
     def has_many_dead(self) -> bool:
         """Whether keys that lost their rows take a noticeable share of the memory."""
-        return self.counts.known_dead > max(_MOST_DEAD, self.capacity // 16)
+        dead = self.counts.known_dead
+        return dead > _MOST_DEAD and dead > self.capacity // 16
 
     # --- reading ---
 
@@ -277,6 +310,54 @@ class KeyedRows:
             )
         return sums, distinct_slots
 
+    # --- calls over several tables ---
+
+    def make_call(self, places: DistinctPlaces, values: Tensor, *, rates: Sequence[float] = (), stamp: int = 0) -> Any:
+        """Return this table's part of a kernel over several tables: the struct ``Call`` of ``kernels.cu``.
+
+        Args:
+            places: Distinct ids and their slots.
+            values: Their rows, (U, D), or their gradients, each padded to a multiple of four numbers.
+            rates: One learning rate per slice.
+            stamp: Stamp of the update's time.
+        """
+        call = self._call_type.from_buffer_copy(self._blank_call)
+        call.index, call.slabs = self._index.argument, self._rows.argument
+        call.ids, call.slots, call.values = places.ids.data_ptr(), places.slots.data_ptr(), values.data_ptr()
+        call.count, call.stamp = places.ids.shape[0], stamp
+        call.rates[: len(rates)] = rates
+        return call
+
+    def read_all(self, calls: Sequence[Any]) -> None:
+        """Read the rows of ``make_call``'s ids, and write their slots; all calls are of tables with equal kernels."""
+        blocks = self._number_blocks(calls, 4)
+        self._kernels.launch("find_all", blocks, 256, self._upload(calls), _u32(len(calls)))
+
+    def update_all(self, calls: Sequence[Any], step: int) -> None:
+        """Give rows to the ids of ``make_call`` that have none, and take one optimizer step per id."""
+        blocks, updates = self._number_blocks(calls, 8), 0
+        groups = 256 // self.layout.lanes * 4
+        for call in calls:
+            call.first_update = updates
+            call.updates = min(self._grid(8), -(-call.count // groups))
+            updates += call.updates
+        given, count = self._upload(calls), _u32(len(calls))
+        self._kernels.launch("begin_all", -(-len(calls) // 256), 256, given, count)
+        self._kernels.launch("insert_all", blocks, 256, given, count)
+        self._kernels.launch("update_all", updates, 256, given, count, ctypes.c_int64(step))
+
+    @staticmethod
+    def _number_blocks(calls: Sequence[Any], lanes: int) -> int:
+        """Give each call its first block of 256 threads, and return the number of all blocks."""
+        blocks = 0
+        for call in calls:
+            call.first_block = blocks
+            blocks += -(-(call.count + 1) * lanes // 256)
+        return blocks
+
+    def _upload(self, calls: Sequence[Any]) -> Tensor:
+        return self._device.upload(np.frombuffer(b"".join(map(bytes, calls)), np.uint8))
+
     # --- whole rows ---
 
     def rows_of(self, slots: Tensor) -> Tensor:
@@ -352,6 +433,7 @@ class KeyedRows:
         self._kernels.launch("put_keys", self._grid(32), 256, self._index.argument, ids, numbers, _u32(count))
         self.counts.write(count, int(special[0]) if len(special) else -1)
         self._rows.shrink(count)
+        self._measure()
         self._rows.clear_touched()
         self._packings += 1
 
@@ -398,6 +480,23 @@ class KeyedRows:
         lanes = self.layout.padded // 4
         groups = max(1, 256 // lanes)
         return groups * lanes, groups
+
+
+@cache
+def _call_type(slices: int) -> type[Any]:
+    pointers = ("counters", "ids", "slots", "values")
+    numbers = ("count", "stamp", "first_block", "first_update", "updates")
+    fields = [
+        ("index", IndexArgument),
+        ("slabs", RowArgument),
+        *((name, ctypes.c_void_p) for name in pointers),
+        ("seed", ctypes.c_uint64),
+        *((name, ctypes.c_uint32) for name in numbers),
+        ("miss_is_initial", ctypes.c_int),
+        ("first_values", first_type(slices)),
+        ("rates", ctypes.c_float * slices),
+    ]
+    return type("Call", (ctypes.Structure,), {"_fields_": fields})
 
 
 _NULL = ctypes.c_void_p(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
 import numpy as np
@@ -18,7 +19,7 @@ from monolith.embedding import Fp16, Fp32, RandomUniform, TableSpec
 from monolith.embedding.specs import SliceSpec
 from monolith.nn.gpu.rules import Rule, rule_of
 
-__all__ = ["RowLayout", "check_spec", "first_values", "kernel_text"]
+__all__ = ["RowLayout", "check_spec", "first_type", "first_values", "kernel_text", "read_source"]
 
 _MOST_COLUMNS = 1024
 _MOST_SLICES = 16
@@ -108,7 +109,7 @@ def kernel_text(spec: TableSpec) -> str:
         "CHECK_FINITE": int(spec.nan_gradients != "pass"),
         "DEVICE": "__device__ __forceinline__",
     }
-    text = _define(constants) + _read("common.cuh")
+    text = _define(constants) + read_source("common.cuh")
     for number, (piece, place) in enumerate(zip(spec.slices, layout.slices, strict=True)):
         own = {
             "NUMBER": number,
@@ -120,9 +121,9 @@ def kernel_text(spec: TableSpec) -> str:
             "ROUND_HALF": int(piece.optimizer.stochastic_rounding),
             **place.rule.constants,
         }
-        text += f"{_define(own)}namespace slice_{number} {{\n{_read('rules.cuh')}{_read('slices.cuh')}}}\n"
+        text += f"{_define(own)}namespace slice_{number} {{\n{read_source('rules.cuh')}{read_source('slices.cuh')}}}\n"
         text += "".join(f"#undef {name}\n" for name in (*own, "STATES", "PASSES", "SLOPE_SHARE", "MEAN_SHARE"))
-    return text + _read("kernels.cu")
+    return text + read_source("kernels.cu")
 
 
 def check_spec(spec: TableSpec) -> None:
@@ -146,7 +147,7 @@ def first_values(spec: TableSpec) -> ctypes.Structure:
     count = len(spec.slices)
     ranges = [_range_of(piece) for piece in spec.slices]
     seed = _table_seed(spec)
-    argument = _first_type(count)()
+    argument = first_type(count)()
     argument.seed[:] = [_scramble((seed + number) & _U64) for number in range(count)]
     for position, name in enumerate(("low", "width", "largest")):
         getattr(argument, name)[:] = [float(each[position]) for each in ranges]
@@ -164,7 +165,9 @@ def _range_of(piece: SliceSpec) -> tuple[np.float32, np.float32, np.float32]:
     return value, np.float32(0), value
 
 
-def _first_type(count: int) -> type[ctypes.Structure]:
+@cache
+def first_type(count: int) -> type[ctypes.Structure]:
+    """Return the struct ``First`` of ``common.cuh`` for a number of slices."""
     numbers = ctypes.c_float * count
     fields = [("seed", ctypes.c_uint64 * count), *((name, numbers) for name in ("low", "width", "largest"))]
     return type("First", (ctypes.Structure,), {"_fields_": fields})
@@ -174,7 +177,8 @@ def _define(constants: dict[str, object]) -> str:
     return "".join(f"#define {name} {value}\n" for name, value in constants.items())
 
 
-def _read(name: str) -> str:
+def read_source(name: str) -> str:
+    """Return the text of a file of kernels."""
     return (files("monolith.nn.gpu") / name).read_text()
 
 

@@ -11,21 +11,26 @@ stream of their thread. It must be the same stream in all threads, such as the d
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import MultiTable, TableSpec
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.store import Ids, Manifest, Rows
+from monolith.embedding.wiring import Wiring
 from monolith.nn.gpu.device import GpuDevice, open_device
-from monolith.nn.gpu.table import GpuTable
+from monolith.nn.gpu.keyed_rows import DistinctPlaces
+from monolith.nn.gpu.layout_read import GpuReader
+from monolith.nn.gpu.layouts import GpuLayouts, GpuPlan
+from monolith.nn.gpu.table import GpuTable, read_together, update_together
 
 __all__ = ["GpuStore"]
 
@@ -128,6 +133,40 @@ class GpuStore:
                     step=step,
                     counts=None if sightings is None else torch.from_numpy(np.asarray(sightings).astype(np.int64)),
                 )
+
+    # --- steps whose rows stay on the GPU ---
+
+    def open_layouts(self, wiring: Wiring) -> GpuReader:
+        """Return the reader of a model, which fills its layouts on the GPU."""
+        is_deterministic = any(spec.deterministic for spec in self._specs.values())
+        return GpuReader(self, GpuLayouts(wiring, self._device, in_order=is_deterministic), self._device)
+
+    def read_plan(self, plan: GpuPlan, rows: Sequence[Tensor]) -> list[DistinctPlaces]:
+        """Read the rows of a plan, (U, D) per table, and return their places."""
+        with self._lock:
+            calls = [self[name].prepare_read(plan.ids(number), rows[number]) for number, name in enumerate(plan.tables)]
+            read_together(calls)
+        return [call.places for call in calls]
+
+    def push_distinct(
+        self,
+        places: Mapping[str, DistinctPlaces],
+        grads: Mapping[str, Tensor],
+        counts: Mapping[str, Tensor],
+        *,
+        time_s: int,
+        step: int,
+    ) -> None:
+        """Take one optimizer step per id of ``read_plan``; the call does not wait for the GPU."""
+        with self._lock:
+            calls = {
+                name: self[name].prepare_update(each, grads[name], time_s=time_s, step=step, counts=counts.get(name))
+                for name, each in places.items()
+                if each.ids.shape[0]
+            }
+            update_together(calls.values(), step)
+            for name, call in calls.items():
+                self[name].finish_update(call.places.ids.shape[0])
 
     # --- removals ---
 

@@ -9,7 +9,8 @@ engine change them there, and copy them back. Such calls wait for the GPU.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import ctypes
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Any, TypeAlias, TypeVar
@@ -27,11 +28,11 @@ from monolith.embedding.expiry import has_expiry
 from monolith.nn.gpu.admission import Doorkeeper
 from monolith.nn.gpu.device import GpuDevice, open_device
 from monolith.nn.gpu.host_tier import Entries, HostTier, choose_cold
-from monolith.nn.gpu.keyed_rows import COPIED_ROWS, Found, KeyedRows, PooledGradients
+from monolith.nn.gpu.keyed_rows import COPIED_ROWS, DistinctPlaces, Found, KeyedRows, PooledGradients
 from monolith.nn.gpu.row_times import RowTimes
 from monolith.nn.gpu.source import check_spec
 
-__all__ = ["Found", "GpuTable", "GpuTableStats"]
+__all__ = ["Found", "GpuTable", "GpuTableStats", "TableCall", "read_together", "update_together"]
 
 Result = TypeVar("Result")
 _Array: TypeAlias = NDArray[Any]
@@ -119,6 +120,18 @@ class GpuTable:
         ids = self._check_ids(ids)
         self._bring(ids)
         return self._rows.lookup(ids)
+
+    def prepare_read(self, ids: Tensor, rows: Tensor) -> TableCall:
+        """Return this table's part of ``read_together``.
+
+        Args:
+            ids: (U,) int64, distinct, on the device.
+            rows: (U, D); overwritten.
+        """
+        self._bring(ids)
+        slots = torch.empty(ids.shape[0], dtype=torch.int32, device=self.device)
+        places = DistinctPlaces(ids, slots, self._rows.version)
+        return TableCall(self._rows, places, rows, self._rows.make_call(places, rows))
 
     def lookup_pooled(self, ids: Tensor, offsets: Tensor, mode: Mode = "sum") -> Tensor:
         """Pool ragged bags: (B, D) for "sum" and "mean", (B, n, D) for ("first", n); offsets are B + 1 numbers."""
@@ -259,20 +272,61 @@ class GpuTable:
         number = self.step if step is None else step
         rates = self._rates(learning_rates, number)
         gradients = self._check_gradients(found, offsets, grads, mode)
-        count = len(found.ids)
-        if count == 0:
+        if not len(found.ids):
             return
-        rows = self._rows
-        self._reserve(count, needed=found.ids)
-        if found.version != rows.version:
+        self._reserve(len(found.ids), needed=found.ids)
+        if found.version != self._rows.version:
             found = self.find(found.ids, found.skipped)
-        slots = rows.begin_step(found.slots)
+        slots = self._rows.begin_step(found.slots)
         if self._doorkeeper is not None:
             self._refuse_new(self._doorkeeper, found.ids, slots, counts)
-        rows.insert(found.ids, slots)
-        rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
+        self._rows.insert(found.ids, slots)
+        self._rows.update(slots, gradients, rates, stamp=self._stamp(check_time(time_s)), step=number)
+        self.finish_update(len(found.ids))
+
+    def prepare_update(
+        self, places: DistinctPlaces, grads: Tensor, *, time_s: int = 0, step: int, counts: Tensor | None = None
+    ) -> TableCall:
+        """Return this table's part of ``update_together``, at the learning rates of the spec; see ``apply``.
+
+        Args:
+            places: Distinct ids, as ``prepare_read`` found them; each may be updated once.
+            grads: (U, D). Rows that are padded to a multiple of four numbers by zeros are not copied.
+            time_s: Event time of the rows.
+            step: Number of the step for rates and rules.
+            counts: Sightings behind each id, for admission; None = one each.
+        """
+        rates = self._rates(None, step)
+        sums = self._pad_gradients(grads, places.ids.shape[0])
+        self._reserve(places.ids.shape[0], needed=places.ids)
+        if places.version != self._rows.version:
+            places = DistinctPlaces(places.ids, self._rows.find(places.ids).slots, self._rows.version)
+        if self._doorkeeper is not None:
+            self._refuse_new(self._doorkeeper, places.ids, places.slots, counts)
+        call = self._rows.make_call(places, sums, rates=rates, stamp=self._stamp(check_time(time_s)))
+        return TableCall(self._rows, places, sums, call)
+
+    def finish_update(self, ids: int) -> None:
+        """Count an update of some ids, after its kernels are queued."""
         self.step += 1
-        rows.counts.note(count)
+        self._rows.note(ids)
+
+    @property
+    def has_admission(self) -> bool:
+        """Whether a filter decides which ids get a row."""
+        return self._doorkeeper is not None
+
+    def _pad_gradients(self, grads: Tensor, count: int) -> Tensor:
+        """Return gradients of which each row is padded to a multiple of four numbers."""
+        if tuple(grads.shape) != (count, self.dim):
+            raise DimensionMismatch(self._describe_shape(grads, (count, self.dim)))
+        if self.spec.nan_gradients == "error":
+            self._check_finite(grads)
+        padded = self._rows.layout.padded
+        if grads.stride() == (padded, 1) and grads.dtype == torch.float32:
+            return grads
+        missing = padded - self.dim
+        return torch.nn.functional.pad(grads.detach().to(self.device, torch.float32), (0, missing)).contiguous()
 
     def _check_gradients(self, found: Found, offsets: Tensor | None, grads: Tensor, mode: Mode) -> PooledGradients:
         bounds = None if offsets is None else self._check_ids(offsets)
@@ -353,7 +407,7 @@ class GpuTable:
         self._bring(ids)
         self._reserve(len(ids), needed=ids)
         out = self._rows.insert_and_read(ids)
-        self._rows.counts.note(len(ids))
+        self._rows.note(len(ids))
         return out
 
     def _change_in_engine(self, ids: _Array, change: Callable[[Table], Result]) -> Result:
@@ -553,7 +607,7 @@ class GpuTable:
         slots = self._rows.find(keys).slots
         self._rows.insert(keys, slots)
         self._rows.write(self._rows.rows_of(slots), self._gpu.upload(flat), self._gpu.upload(stamps))
-        self._rows.counts.note(len(ids))
+        self._rows.note(len(ids))
 
     # --- sizes ---
 
@@ -607,6 +661,8 @@ class GpuTable:
             return  # a graph replays into the memory that is there
         counts = self._rows.counts
         rows = counts.bound(new)
+        if self.spec.max_bytes is None and rows <= self._rows.capacity and not self._rows.has_many_dead:
+            return
         if self._rows.has_many_dead:
             ids, numbers = self._rows.list_keys()
             self._keep_rows(ids, numbers, numbers >= 0, removed=ids[:0])
@@ -682,6 +738,37 @@ class GpuTable:
         if ids.dtype not in (torch.int64, torch.int32) or ids.dim() != 1:
             raise ConfigError(f"ids are of {ids.dtype} and shape {tuple(ids.shape)}, expected flat int64; use .long()")
         return ids.to(self.device, torch.int64).contiguous()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TableCall:
+    """One table of a call over several tables."""
+
+    rows: KeyedRows
+    places: DistinctPlaces
+    values: Tensor
+    """Rows or gradients; kept until the kernels are queued."""
+    argument: ctypes.Structure
+
+
+def read_together(calls: Iterable[TableCall]) -> None:
+    """Read the rows of ``prepare_read``, and fill the slots of their places: one kernel for tables of equal rows."""
+    for rows, arguments in _group_calls(calls):
+        rows.read_all(arguments)
+
+
+def update_together(calls: Iterable[TableCall], step: int) -> None:
+    """Take one optimizer step per id of ``prepare_update``. Call ``finish_update`` of each table afterwards."""
+    for rows, arguments in _group_calls(calls):
+        rows.update_all(arguments, step)
+
+
+def _group_calls(calls: Iterable[TableCall]) -> Iterable[tuple[KeyedRows, list[ctypes.Structure]]]:
+    groups: dict[str, tuple[KeyedRows, list[ctypes.Structure]]] = {}
+    for call in calls:
+        if call.places.ids.shape[0]:
+            groups.setdefault(call.rows.text, (call.rows, []))[1].append(call.argument)
+    return groups.values()
 
 
 def _to_numpy(tensor: Tensor) -> _Array:

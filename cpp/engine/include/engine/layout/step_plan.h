@@ -37,6 +37,22 @@ class StepPlan {
     std::span<const std::uint32_t> counts;
   };
   static constexpr std::size_t kPadding = 16;
+  // A packed plan begins with one PackedTable per table and one PackedFeature per feature. Their arrays follow.
+  struct PackedTable {
+    std::uint64_t ids;    // byte of its unique ids, int64
+    std::uint64_t rows;   // floats before its rows, where those of all tables follow each other from multiples of four
+    std::uint64_t sums;   // the same where every row is padded to a multiple of four floats
+    std::uint32_t count;  // unique ids
+    std::uint32_t first_row;  // unique ids of the tables before it
+  };
+  struct PackedFeature {
+    std::uint64_t places;   // byte of its places, uint32
+    std::uint64_t offsets;  // byte of its offsets, uint32; 0: every bag has exactly one id
+    std::uint32_t count;    // places
+    std::uint32_t first;    // places of the features before it
+    std::uint32_t is_shared;
+    std::uint32_t unused;
+  };
 
   StepPlan(std::shared_ptr<const Wiring> wiring, std::size_t rows, std::shared_ptr<const data::Buffer> memory,
            std::vector<FeatureBags> features, std::vector<UniqueIds> tables);
@@ -56,7 +72,14 @@ class StepPlan {
   [[nodiscard]] std::vector<double> scatter(std::span<const MatrixView<const float>> grads,
                                             std::span<const MatrixView<float>> rows, Pool& team) const;
 
+  // A copy of the plan in one buffer, for a device that fills outputs and sums gradients itself.
+  [[nodiscard]] std::size_t packed_bytes() const;
+  // Throws DimensionMismatch for a buffer of another size.
+  void pack(std::span<std::byte> out, Pool& team) const;
+
  private:
+  // Returns the size of a packed plan; fills `out` if there is a team.
+  std::size_t fill_packed(std::span<std::byte> out, Pool* team) const;
   template <class T>
   void check_rows(std::span<const MatrixView<T>> rows) const;
   template <class T>
