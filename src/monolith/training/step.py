@@ -203,7 +203,7 @@ class Stepper:
     ) -> tuple[Heads, float, Sequence[float], Embedded]:
         """Run forward and backward; the gradients are in the weights and in the rows of the result.
 
-        The loss is checked after ``backward``, so that a step waits once for a GPU.
+        The loss is checked after ``backward``, so that forward and backward do not wait for a GPU.
 
         Returns:
             The heads, the loss that was differentiated, the sums of squares per table, and the rows.
