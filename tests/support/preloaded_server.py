@@ -1,8 +1,11 @@
 """The interpreter that ``preloaded_popen`` forks: it has imported torch and this project, so a start is cheap.
 
-Run as a program with the number of a listening socket. Each connection carries one request: JSON that describes the
-process, and its file descriptors. The answer is the process id. The requesting process becomes the parent: the process
-is forked through an intermediate, whose end makes it an orphan that the system gives to the requester, its subreaper.
+Run as a program with the number of a listening socket, and with the arguments of a pytest run whose test modules it
+imports too. Each connection carries one request: JSON that describes the process, and its file descriptors. The answer
+is the process id. The requesting process becomes the parent: the process is forked through an intermediate, whose end
+makes it an orphan that the system gives to the requester, its subreaper.
+
+A process that runs tests is forked together with a second server: programs must descend from their requester.
 
 The server has one thread and never creates a channel, a pool or a table, so that its forks start clean. It ends when
 its standard input does, however the requester ends.
@@ -26,12 +29,16 @@ import sys
 import time
 import types
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from preloaded_popen import RUN_TESTS, fork_server
+
+if TYPE_CHECKING:
+    import pytest
 
 __all__: list[str] = []
-
-PROGRAM = "from monolith.cli.main import main; main()"
-"""The code of ``python -c`` that is the command ``monolith``."""
 
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
@@ -151,26 +158,57 @@ def _place_descriptors(received: list[int], targets: list[int]) -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Run the program of a request as ``__main__``."""
+    sys.path.insert(0, request["path"])
     if request["script"] is not None:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(request["script"])))
         runpy.run_path(request["script"], run_name="__main__")
         return
-    sys.path.insert(0, "" if request["is_code"] else os.getcwd())
     sys.modules["__main__"] = types.ModuleType("__main__")
-    importlib.import_module("monolith.cli.main").main()
+    exec(request["code"], vars(sys.modules["__main__"]))
+
+
+class ModuleImports:
+    """A plugin of pytest that imports test modules and makes no test of them."""
+
+    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
+        """Leave out all tests: each process that runs tests makes its own."""
+        return []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Forget a module that failed or was skipped: a process that runs tests imports it again, and reports it."""
+        if not report.passed:
+            path = str(Path(report.nodeid).absolute())
+            for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == path]:
+                del sys.modules[name]
+
+
+def import_tests(arguments: Sequence[str]) -> None:
+    """Import the test modules that a run of pytest with these arguments collects."""
+    importlib.import_module("pytest").main(
+        [*arguments, "--collect-only", "--capture=no", "-p", "no:cacheprovider"], plugins=[ModuleImports()]
+    )
+
+
+def play(listener: socket.socket) -> None:
+    """Answer requests; return only in a forked process, after its program."""
+    request = serve(listener)
+    become(request)
+    if request["code"] == RUN_TESTS and (own := fork_server()) is not None:
+        play(own)
+        return
+    run(request)
 
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
+    if tests := sys.argv[2:]:
+        import_tests(tests)
     for name in _PRELOADED:
         with contextlib.suppress(ImportError):  # the process that needs the module imports it, or fails
             importlib.import_module(name)
     del sys.path[0]  # the folder of this file
     gc.collect()
     gc.freeze()
-    request = serve(listener)
-    become(request)
-    run(request)
+    play(listener)
 
 
 if __name__ == "__main__":
