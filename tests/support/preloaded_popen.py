@@ -24,13 +24,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["FORK_SERVER", "RUN_TESTS", "PreloadedPopen", "fork_server", "start_preloading", "why_not_preloaded"]
+__all__ = ["RUN_TESTS", "PreloadedPopen", "fork_server", "start_preloading", "why_not_preloaded"]
 
 PROGRAM = "from monolith.cli.main import main; main()"
 """The code of ``python -c`` that is the command ``monolith``."""
 RUN_TESTS = "import sys;exec(eval(sys.stdin.readline()))"
 """The code of a process of pytest-xdist."""
-FORK_SERVER = "from multiprocessing.forkserver import main; main("
+_FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """The code of a fork server of ``multiprocessing`` contains this."""
 
 _SUPPORT = Path(__file__).resolve().parent
@@ -42,7 +42,7 @@ _SCRIPTS = re.compile(
 """Scripts that are run in a forked process."""
 
 _AT_START = re.compile(
-    "LD_|PYTHON(?!FAULTHANDLER|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_|TORCH|LC_|LANG"
+    "LD_|PYTHON(?!FAULTHANDLER|PATH|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_|TORCH|LC_|LANG"
 )
 """Variables that an interpreter or a library reads when it starts."""
 
@@ -154,7 +154,7 @@ def _parse(command: Any) -> dict[str, Any] | None:
     fixed = {"unbuffered": is_unbuffered, "warnings": actions, "script": None, "code": PROGRAM, "path": None}
     if rest[:2] == ["-m", "monolith"]:
         return {**fixed, "arguments": rest[2:]}
-    if rest[:1] == ["-c"] and (rest[1] in (PROGRAM, RUN_TESTS) or FORK_SERVER in rest[1]):
+    if rest[:1] == ["-c"] and (rest[1] in (PROGRAM, RUN_TESTS) or _FORK_SERVER in rest[1]):
         return {**fixed, "code": rest[1], "path": "", "arguments": rest[2:]}
     if rest and _SCRIPTS.fullmatch(rest[0]):
         return {**fixed, "script": rest[0], "code": None, "path": os.path.dirname(rest[0]), "arguments": rest[1:]}

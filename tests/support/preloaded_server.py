@@ -130,6 +130,7 @@ def become(request: dict[str, Any]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     if os.environ.get("OMP_NUM_THREADS", threads) != threads:  # read when the library was loaded
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if os.environ.get("PYTHONFAULTHANDLER"):
