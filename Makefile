@@ -78,8 +78,9 @@ lock: ## Write the packages of .venv into requirements.lock, after an intended u
 # --- tests ------------------------------------------------------------------------------------------------------------
 
 .PHONY: test test-cpp test-python test-packages test-sanitizers test-asan test-tsan
-# Python tests of processes wait much; the C++ tests use that time, and are compiled at a low priority.
-test: setup test-packages ## Set up, then run the C++ and the Python tests
+# Python tests of processes wait much; the C++ tests use that time, and are compiled at a low priority. They need no
+# packages of tests, which are installed meanwhile.
+test: setup ## Set up, then run the C++ and the Python tests
 	+$(MAKE) --jobs=2 test-cpp test-python
 
 test-cpp: setup ## Run the C++ tests only

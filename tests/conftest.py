@@ -14,6 +14,8 @@ from pathlib import Path
 
 # One process per core runs tests. Threads of OpenMP that wait for a busy core spin, which doubles the work of torch.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# torch compiles a program per instruction set to learn that the compiler knows it. Compilers of this project do.
+os.environ.setdefault("TORCHINDUCTOR_VEC_ISA_OK", "1")
 
 import hypothesis
 import pytest
@@ -42,7 +44,18 @@ _LONG = (
     "tests/unit/embedding/test_table_properties.py",
 )
 
-_SEED = int(os.environ.get("TEST_SEED", random.SystemRandom().randrange(2**32)))
+# In the environment, so that the processes that run tests have the seed that the header names.
+_SEED = int(os.environ.setdefault("TEST_SEED", str(random.SystemRandom().randrange(2**32))))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Fork the processes that run tests from one interpreter, which imports the test modules for all of them."""
+    if why_not_preloaded() is None:
+        patch = pytest.MonkeyPatch()
+        patch.setattr(subprocess, "Popen", PreloadedPopen)
+        config.add_cleanup(patch.undo)
+        start_preloading(config.args)
 
 
 def pytest_report_header() -> str:
@@ -66,8 +79,6 @@ def _fork_programs() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if why_not_preloaded() is None:
             patch.setattr(subprocess, "Popen", PreloadedPopen)
-            if "PYTEST_XDIST_WORKER" in os.environ:  # a run of many tests
-                start_preloading()
         yield
 
 

@@ -71,9 +71,8 @@ def grpc_address(session: ZooKeeperClient, pod: str) -> str:
     return ""
 
 
-def known(entry: AgentProcess, key: str) -> list[str]:
-    with AddressClient(f"127.0.0.1:{entry.ports['agent_port']}", timeout_s=30) as client:
-        return sorted(client.heart_beat("ps").addresses[key].address)
+def known(entry: AddressClient, key: str) -> list[str]:
+    return sorted(entry.heart_beat("ps").addresses[key].address)
 
 
 # D67, D82
@@ -101,7 +100,8 @@ def test_a_fleet_answers_every_request_while_replicas_are_left(
         for layout in ("a", "b"):
             controller.publish(layout, f"{model}:*" if layout == "a" else f"{model}:ps_*")
         try:
-            play(zookeeper, session, controller, trainer, model, entry, replicas, first)
+            with AddressClient(f"127.0.0.1:{entry.ports['agent_port']}", timeout_s=30) as client:
+                play(zookeeper, session, controller, trainer, model, client, replicas, first)
         except BaseException:
             print(fleet.logs())
             raise
@@ -120,7 +120,7 @@ def play(
     controller: Controller,
     trainer: Trainer,
     model: str,
-    entry: AgentProcess,
+    entry: AddressClient,
     replicas: dict[tuple[int, str], AgentProcess],
     first: np.ndarray,
 ) -> None:

@@ -98,7 +98,7 @@ def test_the_page_leads_from_nothing_to_a_rolling_update(zookeeper: ZooKeeperSer
     try:
         for line in [*start, *publish]:
             reader.run(line)
-        wait_until(reader.entry, "the entry is published")
+        wait_until(reader.entry, "the entry is published", pause_s=0.5)
         address = reader.variables["ENTRY"] = reader.entry()
         scores = score(address)
         assert scores is not None
@@ -117,7 +117,7 @@ def test_the_page_leads_from_nothing_to_a_rolling_update(zookeeper: ZooKeeperSer
 
         wait_until(is_new, "the fleet serves version 2")
         reader.run(unpublish[0])
-        wait_until(lambda: not reader.entry(), "the entry left")
+        wait_until(lambda: not reader.entry(), "the entry left", pause_s=0.5)
     except AssertionError:
         print((tmp_path / "agents.log").read_text()[-6000:])
         raise

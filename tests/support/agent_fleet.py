@@ -28,8 +28,13 @@ PATIENCE_S = 180.0
 USERS = [3, 5, 3, 9]
 
 
-def wait_until(is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S) -> float:
-    """Wait until a condition holds; return the seconds that it took."""
+def wait_until(
+    is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S, *, pause_s: float = 0.02
+) -> float:
+    """Wait until a condition holds; return the seconds that it took.
+
+    A look that starts a process deserves a longer pause after it.
+    """
     clock = SystemClock()
     begin_s = clock.monotonic_s()
     deadline = Deadline(clock, patience_s)
@@ -40,7 +45,7 @@ def wait_until(is_true: Callable[[], object], what: str, patience_s: float = PAT
         except ClusterError:
             pass  # ZooKeeper or a server is away
         assert not deadline.is_past, f"never became true: {what}"
-        clock.sleep_s(0.02)
+        clock.sleep_s(pause_s)
 
 
 def batch() -> mt.Batch:

@@ -2,7 +2,8 @@
 
 Importing torch and this project takes seconds of processor time in every process that a test starts. A forked process
 is a process like any other: its parent is the test, which signals, kills and waits for it. Other programs, and
-processes whose environment changes how an interpreter starts, are executed as usual.
+processes whose environment changes how an interpreter starts, are executed as usual. The processes of pytest-xdist are
+forked too: one interpreter imports the test modules for all of them.
 """
 
 from __future__ import annotations
@@ -18,13 +19,19 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from preloaded_server import PROGRAM
+__all__ = ["RUN_TESTS", "PreloadedPopen", "fork_server", "start_preloading", "why_not_preloaded"]
 
-__all__ = ["PreloadedPopen", "start_preloading", "why_not_preloaded"]
+PROGRAM = "from monolith.cli.main import main; main()"
+"""The code of ``python -c`` that is the command ``monolith``."""
+RUN_TESTS = "import sys;exec(eval(sys.stdin.readline()))"
+"""The code of a process of pytest-xdist."""
+_FORK_SERVER = "from multiprocessing.forkserver import main; main("
+"""The code of a fork server of ``multiprocessing`` contains this."""
 
 _SUPPORT = Path(__file__).resolve().parent
 _SCRIPTS = re.compile(
@@ -35,7 +42,7 @@ _SCRIPTS = re.compile(
 """Scripts that are run in a forked process."""
 
 _AT_START = re.compile(
-    "LD_|PYTHON(?!FAULTHANDLER|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_|TORCH|LC_|LANG"
+    "LD_|PYTHON(?!FAULTHANDLER|PATH|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_|TORCH|LC_|LANG"
 )
 """Variables that an interpreter or a library reads when it starts."""
 
@@ -62,13 +69,41 @@ def why_not_preloaded() -> str | None:
     return None
 
 
-def start_preloading() -> None:
-    """Start the interpreter before the first process needs it; the imports run beside the tests."""
-    _server()
+def start_preloading(tests: Sequence[str] = ()) -> None:
+    """Start the interpreter before the first process needs it.
+
+    Args:
+        tests: Arguments of a pytest run, whose test modules are imported too.
+    """
+    with _making:
+        if not _is_here():
+            _one[:] = [_execute_server(tests)]
+
+
+def fork_server() -> socket.socket | None:
+    """Fork this process, so that the copy starts its programs. Return the listener in the copy, and None here.
+
+    This process must have one thread.
+    """
+    listener = _listen()
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(writing)
+        os.dup2(reading, 0)
+        os.close(reading)
+        nothing = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nothing, 1)
+        os.close(nothing)
+        return listener
+    os.close(reading)
+    _one[:] = [_Server(listener.getsockname(), writing, lambda: os.waitpid(pid, 0)[1])]
+    listener.close()
+    return None
 
 
 class PreloadedPopen(subprocess.Popen[Any]):
-    """A process; ``python -m monolith``, the same with ``-c``, and the examples are forked."""
+    """A process; ``python -m monolith``, the same with ``-c``, the examples and processes that fork are forked."""
 
     _names = tuple(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
 
@@ -84,10 +119,12 @@ class PreloadedPopen(subprocess.Popen[Any]):
         pipes = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         streams = [number if pipe == -1 else pipe for number, pipe in enumerate(pipes)]
         more = list(given["pass_fds"])
+        folder = os.fsdecode(os.getcwd() if folder is None else folder)
         request = {
             **program,
+            "path": folder if program["path"] is None else program["path"],
             "targets": [0, 1, 2, *more],
-            "folder": os.fsdecode(os.getcwd() if folder is None else folder),
+            "folder": folder,
             "environment": {os.fsdecode(key): os.fsdecode(value) for key, value in environment.items()},
             "new_session": given["start_new_session"],
             "group": os.getpgid(0),
@@ -114,11 +151,13 @@ def _parse(command: Any) -> dict[str, Any] | None:
             actions.append(words[place])
         place += 1
     rest = words[place:]
-    fixed = {"unbuffered": is_unbuffered, "warnings": actions}
-    if rest[:2] in (["-c", PROGRAM], ["-m", "monolith"]):
-        return {**fixed, "script": None, "is_code": rest[0] == "-c", "arguments": rest[2:]}
+    fixed = {"unbuffered": is_unbuffered, "warnings": actions, "script": None, "code": PROGRAM, "path": None}
+    if rest[:2] == ["-m", "monolith"]:
+        return {**fixed, "arguments": rest[2:]}
+    if rest[:1] == ["-c"] and (rest[1] in (PROGRAM, RUN_TESTS) or _FORK_SERVER in rest[1]):
+        return {**fixed, "code": rest[1], "path": "", "arguments": rest[2:]}
     if rest and _SCRIPTS.fullmatch(rest[0]):
-        return {**fixed, "script": rest[0], "is_code": False, "arguments": rest[1:]}
+        return {**fixed, "script": rest[0], "code": None, "path": os.path.dirname(rest[0]), "arguments": rest[1:]}
     return None
 
 
@@ -131,26 +170,31 @@ def _is_plain(environment: Mapping[str, str]) -> bool:
     return [resource.getrlimit(limit) for limit in _LIMITS] == _server().limits
 
 
-class _Server:
-    """The process that is forked. It starts with the first request, and ends with this process."""
+def _listen() -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(f"\0monolith-test-{os.getpid()}-{listener.fileno()}-{time.monotonic_ns()}")
+    listener.listen()
+    return listener
 
-    def __init__(self) -> None:
+
+class _Server:
+    """The process that is forked, a child of this process. It ends with this process.
+
+    Args:
+        address: The address on which it listens.
+        life: The write end of its standard input.
+        wait: Waits for its end and returns its status.
+    """
+
+    def __init__(self, address: Any, life: int, wait: Callable[[], int]) -> None:
         self.environment = dict(os.environ)
         self.limits = [resource.getrlimit(limit) for limit in _LIMITS]
         self.owner = os.getpid()
+        self._address = address
+        self._life = life
+        self._wait = wait
         self._lock = threading.Lock()
         self._library = ctypes.CDLL(None)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        listener.bind(f"\0monolith-test-{os.getpid()}-{id(self)}")
-        listener.listen()
-        self._address = listener.getsockname()
-        with listener:
-            self._process = subprocess.Popen(
-                [sys.executable, str(_SUPPORT / "preloaded_server.py"), str(listener.fileno())],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[listener.fileno()],
-            )
         atexit.register(self.close)
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> int:
@@ -164,22 +208,38 @@ class _Server:
                 answer = connection.recv(32)
             finally:
                 self._library.prctl(_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-        assert answer, f"the preloaded interpreter ended with {self._process.poll()}"
+        assert answer, "the preloaded interpreter ended"
         return int(answer)
 
     def close(self) -> None:
         """End the server."""
-        if os.getpid() == self.owner and self._process.stdin is not None:
-            self._process.stdin.close()
-            self._process.wait(_TIMEOUT_S)
+        if os.getpid() == self.owner:
+            os.close(self._life)
+            self._wait()
+
+
+def _execute_server(tests: Sequence[str]) -> _Server:
+    with _listen() as listener:
+        address = listener.getsockname()
+        process = subprocess.Popen(
+            [sys.executable, str(_SUPPORT / "preloaded_server.py"), str(listener.fileno()), *tests],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=[listener.fileno()],
+        )
+    assert process.stdin is not None
+    with process.stdin:
+        return _Server(address, os.dup(process.stdin.fileno()), lambda: process.wait(_TIMEOUT_S))
 
 
 _one: list[_Server] = []
 _making = threading.Lock()
 
 
+def _is_here() -> bool:
+    return bool(_one) and _one[0].owner == os.getpid()
+
+
 def _server() -> _Server:
-    with _making:
-        if not _one or _one[0].owner != os.getpid():
-            _one[:] = [_Server()]
-        return _one[0]
+    start_preloading()
+    return _one[0]

@@ -1,8 +1,11 @@
 """The interpreter that ``preloaded_popen`` forks: it has imported torch and this project, so a start is cheap.
 
-Run as a program with the number of a listening socket. Each connection carries one request: JSON that describes the
-process, and its file descriptors. The answer is the process id. The requesting process becomes the parent: the process
-is forked through an intermediate, whose end makes it an orphan that the system gives to the requester, its subreaper.
+Run as a program with the number of a listening socket, and with the arguments of a pytest run whose test modules it
+imports too. Each connection carries one request: JSON that describes the process, and its file descriptors. The answer
+is the process id. The requesting process becomes the parent: the process is forked through an intermediate, whose end
+makes it an orphan that the system gives to the requester, its subreaper.
+
+A process that runs tests is forked together with a second server: programs must descend from their requester.
 
 The server has one thread and never creates a channel, a pool or a table, so that its forks start clean. It ends when
 its standard input does, however the requester ends.
@@ -10,6 +13,7 @@ its standard input does, however the requester ends.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import faulthandler
 import fcntl
@@ -23,15 +27,20 @@ import select
 import signal
 import socket
 import sys
+import threading
 import time
 import types
 import warnings
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from preloaded_popen import RUN_TESTS, fork_server
+
+if TYPE_CHECKING:
+    import pytest
 
 __all__: list[str] = []
-
-PROGRAM = "from monolith.cli.main import main; main()"
-"""The code of ``python -c`` that is the command ``monolith``."""
 
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
@@ -123,6 +132,7 @@ def become(request: dict[str, Any]) -> None:
     threads = os.environ.get("OMP_NUM_THREADS")
     os.environ.clear()
     os.environ.update(request["environment"])
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     if os.environ.get("OMP_NUM_THREADS", threads) != threads:  # read when the library was loaded
         sys.modules["torch"].set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     if os.environ.get("PYTHONFAULTHANDLER"):
@@ -151,26 +161,76 @@ def _place_descriptors(received: list[int], targets: list[int]) -> None:
 
 def run(request: dict[str, Any]) -> None:
     """Run the program of a request as ``__main__``."""
+    sys.path.insert(0, request["path"])
     if request["script"] is not None:
-        sys.path.insert(0, os.path.dirname(os.path.abspath(request["script"])))
         runpy.run_path(request["script"], run_name="__main__")
         return
-    sys.path.insert(0, "" if request["is_code"] else os.getcwd())
     sys.modules["__main__"] = types.ModuleType("__main__")
-    importlib.import_module("monolith.cli.main").main()
+    exec(request["code"], vars(sys.modules["__main__"]))
+
+
+def end(status: object) -> NoReturn:
+    """End as an interpreter does with the argument of ``sys.exit``, but let the system free the objects.
+
+    An interpreter visits each of them, and so copies the memory that it shares with its server, for half a second.
+    """
+    if status is not None and not isinstance(status, int):
+        print(status, file=sys.stderr)
+        status = 1
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, OSError, ValueError):  # absent, broken or closed
+            stream.flush()
+    os._exit((status or 0) & 0xFF)
+
+
+class ModuleImports:
+    """A plugin of pytest that imports test modules and makes no test of them."""
+
+    def pytest_pycollect_makeitem(self) -> list[pytest.Item]:
+        """Leave out all tests: each process that runs tests makes its own."""
+        return []
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Forget a module that failed or was skipped: a process that runs tests imports it again, and reports it."""
+        if not report.passed:
+            path = str(Path(report.nodeid).absolute())
+            for name in [name for name, module in sys.modules.items() if getattr(module, "__file__", None) == path]:
+                del sys.modules[name]
+
+
+def import_tests(arguments: Sequence[str]) -> None:
+    """Import the test modules that a run of pytest with these arguments collects."""
+    importlib.import_module("pytest").main(
+        [*arguments, "--collect-only", "--capture=no", "-p", "no:cacheprovider"], plugins=[ModuleImports()]
+    )
+
+
+def play(listener: socket.socket) -> NoReturn:
+    """Answer requests; in a forked process, run its program. An exception of the program ends the process as usual."""
+    request = serve(listener)
+    become(request)
+    if request["code"] == RUN_TESTS and (own := fork_server()) is not None:
+        play(own)
+    try:
+        run(request)
+    except SystemExit as error:
+        end(error.code)
+    end(None)
 
 
 def main() -> None:
     listener = socket.socket(fileno=int(sys.argv[1]))
+    if tests := sys.argv[2:]:
+        import_tests(tests)
     for name in _PRELOADED:
         with contextlib.suppress(ImportError):  # the process that needs the module imports it, or fails
             importlib.import_module(name)
     del sys.path[0]  # the folder of this file
     gc.collect()
     gc.freeze()
-    request = serve(listener)
-    become(request)
-    run(request)
+    play(listener)
 
 
 if __name__ == "__main__":

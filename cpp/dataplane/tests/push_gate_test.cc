@@ -13,7 +13,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::milliseconds;
 
-constexpr Deadline kNever = Deadline::max();
+constexpr Deadline kNoDeadline = Deadline::max();
 
 TEST(PushGate, OpenItLetsEverythingThrough) {
   PushGate gate;
@@ -72,8 +72,8 @@ TEST(PushGate, WhoWaitsIsWokenByTheEndTheAdmissionAndTheDeadline) {
   gate.wait({1, 1}, Clock::now() + milliseconds(1));
   EXPECT_FALSE(gate.lets_through({1, 1}));
   const PushName admitted[] = {{1, 1}};
-  auto first = std::async(std::launch::async, [&] { gate.wait({1, 1}, kNever); });
-  auto second = std::async(std::launch::async, [&] { gate.wait({1, 2}, kNever); });
+  auto first = std::async(std::launch::async, [&] { gate.wait({1, 1}, kNoDeadline); });
+  auto second = std::async(std::launch::async, [&] { gate.wait({1, 2}, kNoDeadline); });
   gate.admit(1, admitted);
   first.get();
   EXPECT_NE(second.wait_for(milliseconds(1)), std::future_status::ready);
@@ -83,7 +83,7 @@ TEST(PushGate, WhoWaitsIsWokenByTheEndTheAdmissionAndTheDeadline) {
 
 TEST(ShardHold, APushWaitsForTheEndOfAHoldAndAnAdmittedOneIsWaitedFor) {
   const auto shard = small_shard();
-  const auto push = [&](std::uint64_t sequence, Deadline deadline = kNever) {
+  const auto push = [&](std::uint64_t sequence, Deadline deadline = kNoDeadline) {
     shard->push(push_of(1, sequence, {{0, {5}}}, -1.0F).bytes(), false, deadline);
   };
   push(1);
@@ -93,7 +93,7 @@ TEST(ShardHold, APushWaitsForTheEndOfAHoldAndAnAdmittedOneIsWaitedFor) {
   EXPECT_THROW(push(2, Clock::now() + milliseconds(1)), Late);
   auto second = std::async(std::launch::async, [&] { push(2); });
   auto third = std::async(std::launch::async, [&] { push(3); });
-  EXPECT_TRUE(shard->settle_pushes(9, awaited, kNever));
+  EXPECT_TRUE(shard->settle_pushes(9, awaited, kNoDeadline));
   third.get();
   EXPECT_NE(second.wait_for(milliseconds(1)), std::future_status::ready);
   EXPECT_TRUE(shard->release_pushes(9));

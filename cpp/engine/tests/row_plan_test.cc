@@ -79,7 +79,12 @@ class Batches {
       batch.offsets.push_back(std::min<std::int64_t>(batch.offsets.back() + length, static_cast<std::int64_t>(count)));
     }
     batch.grads.resize(batch.bags().targets() * dim);
-    for (float& grad : batch.grads) grad = static_cast<float>(random_() % 2001) * 1e-3F - 1.0F;
+    // Four gradients of each number: drawing is most of the time of these tests.
+    std::uint64_t bits = 0;
+    for (std::size_t i = 0; i < batch.grads.size(); ++i) {
+      bits = i % 4 == 0 ? random_() : bits >> 16;
+      batch.grads[i] = static_cast<float>((bits & 0xffff) % 2001) * 1e-3F - 1.0F;
+    }
     return batch;
   }
   std::uint64_t next() { return random_(); }
@@ -189,7 +194,8 @@ class Pair {
       if (batch.pooling == Pooling::kNone) job.counts = batch.counts;
       Table::apply_all({&job, 1}, *pool_);
     }
-    ASSERT_TRUE(std::ranges::equal(std::as_bytes(std::span(outs[0])), std::as_bytes(std::span(outs[1]))));
+    const std::size_t size = outs[0].size() * sizeof(float);
+    ASSERT_TRUE(size == 0 || std::memcmp(outs[0].data(), outs[1].data(), size) == 0);
     ASSERT_EQ(founds[0], founds[1]);
   }
 
