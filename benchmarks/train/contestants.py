@@ -16,7 +16,7 @@ from monolith.training.config import RunConfig
 from monolith.training.estimator import Estimator
 from train.workload import DENSE, DIM, HIDDEN, SPARSE, Example, Workload
 
-__all__ = ["Network", "Ours", "PlainTorch", "Ranker", "check_agreement"]
+__all__ = ["Network", "Ours", "Pairs", "PlainTorch", "Ranker", "check_agreement"]
 
 ROW_RATE = 0.01
 FIRST_SQUARES = 0.1
@@ -25,11 +25,24 @@ EPSILON = 1e-10
 DENSE_RATE = 0.001
 
 
-class Network(nn.Module):
-    """The dense part of DeepFM: a tower over all vectors and the numbers' logarithms, all pairs, and the biases."""
+class Pairs(nn.Module):
+    """All pairs of vectors, as one writes them in PyTorch."""
 
-    def __init__(self) -> None:
+    def forward(self, vectors: Tensor) -> Tensor:  # noqa: D102
+        pairs = 0.5 * (vectors.sum(dim=1).square() - vectors.square().sum(dim=1))
+        return pairs.sum(dim=1, keepdim=True)
+
+
+class Network(nn.Module):
+    """The dense part of DeepFM: a tower over all vectors and the numbers' logarithms, all pairs, and the biases.
+
+    Args:
+        pairs: The layer of the pairs: ``layers.FM``, or the same in PyTorch.
+    """
+
+    def __init__(self, pairs: nn.Module) -> None:
         super().__init__()
+        self.pairs = pairs
         widths = [len(SPARSE) * DIM + DENSE, *HIDDEN]
         layers: list[nn.Module] = []
         for before, after in itertools.pairwise(widths):
@@ -38,7 +51,7 @@ class Network(nn.Module):
 
     def forward(self, vectors: Tensor, bias: Tensor, dense: Tensor) -> Tensor:  # noqa: D102
         numbers = dense.sign() * dense.abs().log1p()
-        pairs = 0.5 * (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1)
+        pairs: Tensor = self.pairs(vectors).squeeze(1)
         deep: Tensor = self.tower(torch.cat([vectors.flatten(1), numbers], dim=1)).squeeze(1)
         return bias + pairs + deep
 
@@ -54,7 +67,7 @@ class Ranker(mt.Model):
         self.dense_feature("numbers", DENSE)
         self.vectors = self.embedding_slice(list(SPARSE), "vec", DIM, optimizer=rule, out="stack")
         self.bias = self.embedding_slice(list(SPARSE), "bias", 1, optimizer=rule, initializer=mt.Zeros(), out="add_n")
-        self.network = Network()
+        self.network = Network(mt.layers.FM())
 
     def forward(self, batch: Batch) -> mt.Output:  # noqa: D102
         logits = self.network(self.vectors(batch), self.bias(batch).squeeze(1), batch.dense["numbers"])
@@ -127,7 +140,7 @@ class PlainTorch:
         self._bags = nn.ModuleList(
             nn.EmbeddingBag(rows, width, mode="sum", sparse=True, _weight=torch.empty(rows, width)) for width in widths
         )
-        self._network = Network()
+        self._network = Network(Pairs())
         self._rows_rule = torch.optim.Adagrad(
             self._bags.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
         )

@@ -7,7 +7,7 @@ Inputs are embeddings of equal width, as (B, n, k) or as a list of (B, k). Cross
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -84,8 +84,38 @@ class FM(Configured):
     def forward(self, features: Tensor | Sequence[Tensor]) -> Tensor:
         """Sum the products of all pairs."""
         x = as_stack("the input of FM", features)
-        pairs = 0.5 * (x.sum(dim=1).square() - x.square().sum(dim=1))
-        return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
+        if torch.compiler.is_compiling():  # a compiler fuses the formula and derives its gradient
+            pairs = 0.5 * (x.sum(dim=1).square() - x.square().sum(dim=1))
+            return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
+        result: Tensor = _SumPairs.apply(x, self.pooled)  # type: ignore[no-untyped-call]
+        return result
+
+
+class _SumPairs(torch.autograd.Function):
+    """The formula of ``FM`` with the gradient g ∘ (Σ x_j − x_i), which takes fewer passes over x than autograd's."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, pooled: bool) -> Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        together = x.sum(dim=1, dtype=wide).square()
+        if pooled:
+            together = together.sum(dim=1, keepdim=True)
+            single = torch.linalg.vector_norm(x.flatten(1), dim=1, keepdim=True, dtype=wide).square()  # makes no copy
+        else:
+            single = x.to(wide).square().sum(dim=1)
+        return (0.5 * (together - single)).to(x.dtype)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0])
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        grad = grad.unsqueeze(1)
+        return torch.addcmul(grad * x.sum(dim=1, keepdim=True), grad, x, value=-1), None
 
 
 class GroupInt(Configured):

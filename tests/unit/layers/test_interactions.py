@@ -30,6 +30,26 @@ def test_fm_is_the_sum_over_pairs() -> None:
     torch.testing.assert_close(layers.FM()(list(x.unbind(1))), pairs.sum(1, keepdim=True))
 
 
+@pytest.mark.parametrize("pooled", [True, False])
+def test_fm_has_the_gradients_of_its_formula(pooled: bool) -> None:
+    x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
+    layer = layers.FM(pooled)
+    assert torch.autograd.gradcheck(layer, x)
+    assert torch.autograd.gradgradcheck(layer, x)
+    (others,) = torch.autograd.grad(layer(x).sum(), x)
+    torch.testing.assert_close(others, x.sum(dim=1, keepdim=True) - x)
+    by_transform = torch.func.grad(lambda each: layer(each).sum())(x.detach())
+    torch.testing.assert_close(by_transform, others)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_fm_of_half_precision_sums_in_single_precision(pooled: bool) -> None:
+    x = torch.randn(3, 40, 5).bfloat16()
+    pairs = layers.FM(pooled)(x)
+    assert pairs.dtype == torch.bfloat16
+    torch.testing.assert_close(pairs, layers.FM(pooled)(x.float()).bfloat16(), rtol=0.01, atol=0.0)
+
+
 def test_lists_and_stacks_are_the_same_input() -> None:
     x = torch.randn(2, 3, 4)
     layer = layers.AllInt(2)
