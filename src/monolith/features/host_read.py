@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from monolith import _native
 from monolith.embedding.planned_read import PlannedRead
-from monolith.embedding.store import Ids, RowStore
+from monolith.embedding.store import Ids, Rows, RowStore
 from monolith.embedding.wiring import Wiring
 
 __all__ = ["HostRead", "HostReader"]
@@ -29,16 +30,15 @@ class HostReader:
     def read(self, plan: _native.StepPlan, *, before_push: bool) -> HostRead:
         """Pull the rows of a plan, by one call of the store; see ``PlannedRead.pull``."""
         read = PlannedRead(self._store, plan, self._wiring.tables)
-        rows = [torch.as_tensor(each) for each in read.pull(before_push=before_push)]
-        return HostRead(read, rows, self._wiring.widths)
+        return HostRead(read, read.pull(before_push=before_push), self._wiring.widths)
 
 
 class HostRead:
     """A ``LayoutRead`` in host memory."""
 
-    def __init__(self, read: PlannedRead, rows: Sequence[Tensor], widths: Sequence[int]) -> None:
-        self._read, self._widths = read, widths
-        self.rows = rows
+    def __init__(self, read: PlannedRead, rows: Sequence[Rows], widths: Sequence[int]) -> None:
+        self._read, self._rows, self._widths = read, rows, widths
+        self.rows = [torch.as_tensor(each) for each in rows]
 
     @property
     def plan(self) -> _native.StepPlan:
@@ -48,15 +48,15 @@ class HostRead:
     def pool(self) -> list[Tensor]:
         """Return all outputs, (B, W) each."""
         outputs = [torch.empty((self.plan.rows, width)) for width in self._widths]
-        self._read.pool([each.numpy() for each in self.rows], [each.numpy() for each in outputs])
+        self._read.pool(self._rows, [each.numpy() for each in outputs])
         return outputs
 
     def sum_gradients(self, grads: Sequence[Tensor | None]) -> tuple[list[Tensor], Tensor]:
         """Return the gradient of each distinct id per table, and the sums of squares per table."""
         arrays = [None if each is None else each.contiguous().numpy() for each in grads]
-        sums = [torch.empty_like(each) for each in self.rows]
-        squares = self._read.sum_gradients(arrays, [each.numpy() for each in sums])
-        return sums, torch.tensor(squares, dtype=torch.float64)
+        sums = [np.empty_like(each) for each in self._rows]
+        squares = self._read.sum_gradients(arrays, sums)
+        return [torch.from_numpy(each) for each in sums], torch.tensor(squares, dtype=torch.float64)
 
     def push(
         self, grads: Sequence[Tensor], *, time_s: int, step: int, dropped: Mapping[str, Ids] | None = None
