@@ -102,7 +102,7 @@ class _SumPairs(torch.autograd.Function):
         together = x.sum(dim=1, dtype=wide).square()
         if pooled:
             together = together.sum(dim=1, keepdim=True)
-            single = torch.linalg.vector_norm(x.flatten(1), dim=1, keepdim=True, dtype=wide).square()  # makes no copy
+            single: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, keepdim=True, dtype=wide).square()  # no copy
         else:
             single = x.to(wide).square().sum(dim=1)
         return (0.5 * (together - single)).to(x.dtype)
