@@ -34,7 +34,8 @@ std::uint64_t Input::word() {
 
 Bytes Input::piece() {
   const std::size_t low = byte();
-  const std::size_t size = std::min(low | static_cast<std::size_t>(byte()) << 8, left_.size());
+  const std::size_t high = byte();  // before the size is asked for: arguments have no order
+  const std::size_t size = std::min(low | high << 8, left_.size());
   const Bytes taken = left_.first(size);
   left_ = left_.subspan(size);
   return taken;
