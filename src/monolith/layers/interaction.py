@@ -99,13 +99,9 @@ class _SumPairs(torch.autograd.Function):
     @staticmethod
     def forward(x: Tensor, pooled: bool) -> Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
-        together = x.sum(dim=1, dtype=wide).square()
-        if pooled:
-            together = together.sum(dim=1, keepdim=True)
-            single: Tensor = torch.linalg.vector_norm(x.flatten(1), dim=1, keepdim=True, dtype=wide).square()  # no copy
-        else:
-            single = x.to(wide).square().sum(dim=1)
-        return (0.5 * (together - single)).to(x.dtype)
+        together, single = x.sum(dim=1, dtype=wide).square(), x.to(wide).square().sum(dim=1)
+        pairs = 0.5 * (together - single)
+        return (pairs.sum(dim=1, keepdim=True) if pooled else pairs).to(x.dtype)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
