@@ -170,6 +170,10 @@ def test_ranks_connect_again_at_the_same_address_although_rank_0_closes_late() -
     assert ranks(3, part.connect_twice) == [[6, 6]] * 3
 
 
+def test_a_rank_that_meets_a_closing_store_tries_again() -> None:
+    assert ranks(2, part.connect_while_a_store_closes) == [3, 3]
+
+
 def test_a_training_goes_on_exactly_and_moves_to_servers_to_other_ranks_and_to_one_process(
     tmp_path: Path, pattern: str
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -168,6 +169,25 @@ def connect_twice(place: RankInfo) -> list[int]:
             if ranks.is_chief:
                 time.sleep(0.7)
     return sums
+
+
+def connect_while_a_store_closes(place: RankInfo) -> int:
+    """Connect. Rank 0 first acts as a store that answers the greeting of rank 1 and closes before the next answer."""
+    if place.rank == 0:
+        with socket.create_server((place.host, place.port)) as listening:
+            listening.settimeout(TIMEOUT_S)
+            connection, _ = listening.accept()
+            with connection:
+                connection.settimeout(TIMEOUT_S)
+                greeting = b""
+                while len(greeting) < 10:  # a magic number, and the nonce that the store sends back
+                    greeting += connection.recv(10 - len(greeting))
+                connection.sendall(greeting[6:])
+                connection.recv(1)
+    with RankConnection(place, timeout_s=20.0, rendezvous_timeout_s=20.0) as ranks:
+        value = torch.tensor([ranks.rank + 1])
+        torch.distributed.all_reduce(value)
+        return int(value)
 
 
 def restore_and_save(ranks: RankConnection, specs: Sequence[TableSpec], source: Path, target: Path) -> list[int]:

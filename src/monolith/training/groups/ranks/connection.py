@@ -114,7 +114,7 @@ class RankConnection:
                 if self.is_chief:
                     store.wait([_mark(rank) for rank in range(1, self.size)], timedelta(seconds=_LEAVE_S))
                 else:
-                    store.set(_mark(self.rank), "")
+                    store.add(_mark(self.rank), 1)  # answered, so that no later question overtakes the mark
         del store
         self.close()
 
@@ -150,21 +150,17 @@ def _meet(info: RankInfo, timeout: timedelta) -> Any:
     url = f"tcp://{host}:{info.port}"
     deadline = Deadline(SystemClock(), timeout.total_seconds())
     while True:
-        store, _, _ = next(rendezvous(url, info.rank, info.size, timeout=timeout))
-        if info.rank == 0 or not _has_left(store, info.rank):
-            return store
-        del store
+        try:
+            store, _, _ = next(rendezvous(url, info.rank, info.size, timeout=timedelta(seconds=deadline.remaining_s())))
+            if info.rank == 0 or not store.check([_mark(info.rank)]):
+                return store
+            del store
+        except dist.DistNetworkError:  # rank 0 closed the store of the connection before during the rendezvous
+            if info.rank == 0 or deadline.is_past:
+                raise
         if deadline.is_past:
             raise RuntimeError("rank 0 has not closed its connection before this one")
         time.sleep(_MEET_AGAIN_S)
-
-
-def _has_left(store: Any, rank: int) -> bool:
-    """Return whether a store belongs to a connection that this rank has left."""
-    try:
-        return bool(store.check([_mark(rank)]))
-    except RuntimeError:  # rank 0 closes the store at this moment
-        return True
 
 
 def _mark(rank: int) -> str:
