@@ -77,15 +77,15 @@ class _TimedKernel:
 def engine_timed(embedder: Embedder, span: Span = lambda _: nullcontext()) -> Iterator[Stopwatch]:
     """Time the native calls that ``embedder`` and its tables make; see ``Stopwatch`` for ``span``."""
     watch = Stopwatch(span)
-    spare = embedder.store._spare_rows
+    planned = embedder.store._planned
     kernel, step_rows = embedder._kernel, _native.StepRows
-    kept = dict(spare)
-    spare.clear()
+    kept = dict(planned)
+    planned.clear()
     embedder._kernel = _TimedKernel(kernel, watch)  # type: ignore[assignment]
     _native.StepRows = lambda tables: _TimedRows(step_rows(tables), watch)  # type: ignore[assignment,misc]
     try:
         yield watch
     finally:
         embedder._kernel, _native.StepRows = kernel, step_rows  # type: ignore[misc]
-        spare.clear()
-        spare.update(kept)
+        planned.clear()
+        planned.update(kept)

@@ -39,11 +39,14 @@ class LayoutRead(Protocol):
         """Return all outputs, (B, W) each."""
         ...
 
-    def sum_gradients(self, grads: Sequence[Tensor | None]) -> tuple[Sequence[Tensor], Tensor]:
-        """Return the gradient of each distinct id, (U, D) per table, and the sums of squares per table, float64.
+    def sum_gradients(self, grads: Sequence[Tensor | None]) -> tuple[Sequence[Tensor], Tensor | Sequence[float]]:
+        """Return the gradient of each distinct id, (U, D) per table, and the sums of squares per table.
 
         Args:
             grads: Per output, (B, W); None = zero.
+
+        Returns:
+            The gradients, and the sums: numbers, or a tensor of float64 on the device of the rows.
         """
         ...
 

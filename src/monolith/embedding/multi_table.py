@@ -19,6 +19,7 @@ from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
 from monolith.embedding.arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
 from monolith.embedding.images import load_images, save_images
+from monolith.embedding.learning_rates import ConstantRate
 from monolith.embedding.serving_load import load_serving_tables
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.specs import TableSpec, merge_specs
@@ -27,9 +28,6 @@ from monolith.embedding.table import Table
 
 __all__ = ["FusedRows", "MultiTable", "PlannedRows", "RestoreReport"]
 
-
-_Spare = deque[_native.StepRows]
-"""Memory of planned rows, kept from step to step."""
 
 _MOST_SPARE = 4
 
@@ -59,13 +57,42 @@ class RestoreReport:
     """Among the tables, but not in the snapshot: left as they were, or empty with ``clear``."""
 
 
+class _PlannedTables:
+    """The tables of a plan, with the memory and the rates that are kept from step to step."""
+
+    def __init__(self, tables: Sequence[Table]) -> None:
+        self._natives = [table._native for table in tables]
+        self._specs = [table.spec for table in tables]
+        self._spare = deque[_native.StepRows](maxlen=_MOST_SPARE)
+        is_constant = all(isinstance(piece.rate, ConstantRate) for spec in self._specs for piece in spec.slices)
+        self._constant_rates = self._rates_at(0) if is_constant else None
+
+    def take(self) -> _native.StepRows:
+        """Return memory for the rows of one step."""
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return _native.StepRows(self._natives)
+
+    def keep(self, rows: _native.StepRows) -> None:
+        """Keep memory for a later step."""
+        self._spare.append(rows)
+
+    def rates_at(self, step: int) -> Sequence[NDArray[np.float32]]:
+        """Return the rates of each table's slices."""
+        return self._rates_at(step) if self._constant_rates is None else self._constant_rates
+
+    def _rates_at(self, step: int) -> list[NDArray[np.float32]]:
+        return [spec.learning_rates_at(step) for spec in self._specs]
+
+
 class PlannedRows:
     """The rows of a plan's unique ids, and their places in the tables for one update; made by ``pull_planned``."""
 
-    def __init__(self, native: _native.StepRows, specs: Sequence[TableSpec], rows: list[Rows], spare: _Spare) -> None:
-        self.rows = rows
+    def __init__(self, tables: _PlannedTables, plan: _native.StepPlan) -> None:
+        self._tables, self._native = tables, tables.take()
+        self.rows: Sequence[Rows] = self._native.pull(plan)
         """Per table of the plan, (U, D)."""
-        self._native, self._specs, self._spare = native, specs, spare
 
     def push(self, grads: Sequence[Rows], *, time_s: int = 0, step: int = 0) -> None:
         """Take one optimizer step per id, by the rates of the specs; the result is that of ``MultiTable.push``.
@@ -82,9 +109,8 @@ class PlannedRows:
             ConfigError: The rows were pushed already; nothing was applied.
         """
         step = check_step(step)
-        rates = [spec.learning_rates_at(step) for spec in self._specs]
-        self._native.push(grads, rates, check_time(time_s), step)
-        self._spare.append(self._native)
+        self._native.push(grads, self._tables.rates_at(step), check_time(time_s), step)
+        self._tables.keep(self._native)
 
 
 class MultiTable:
@@ -111,7 +137,7 @@ class MultiTable:
         for table in self._tables.values():
             table.force_expiry = force_expiry
         self._table_of_feature = {name: name for name in self._tables}
-        self._spare_rows: dict[tuple[str, ...], _Spare] = {}
+        self._planned: dict[tuple[str, ...], _PlannedTables] = {}
 
     @classmethod
     def of(cls, tables: Mapping[str, Table]) -> MultiTable:
@@ -201,13 +227,11 @@ class MultiTable:
             plan: The ids of a batch.
             tables: The plan's tables, in its order.
         """
-        chosen = [self[name] for name in tables]
-        spare = self._spare_rows.setdefault(tuple(tables), _Spare(maxlen=_MOST_SPARE))
-        try:
-            native = spare.pop()
-        except IndexError:
-            native = _native.StepRows([table._native for table in chosen])
-        return PlannedRows(native, [table.spec for table in chosen], native.pull(plan), spare)
+        key = tuple(tables)
+        planned = self._planned.get(key)
+        if planned is None:
+            planned = self._planned[key] = _PlannedTables([self[name] for name in tables])
+        return PlannedRows(planned, plan)
 
     def apply_gradients(
         self,

@@ -1,7 +1,7 @@
 """The layouts of a step as tensors of torch.
 
-``embed`` reads all layouts by one function of autograd. After ``backward``, the ``grad`` of a row tensor is the
-gradient to push to the store.
+``embed`` reads all layouts by one function of autograd. After ``backward``, ``Embedded`` has the gradients to push to
+the store.
 """
 
 from __future__ import annotations
@@ -22,40 +22,38 @@ __all__ = ["Embedded", "embed"]
 
 
 class _LayoutSource:
-    """Fills the tensors of all layouts; their gradients become the ``grad`` of the rows."""
+    """Fills the tensors of all layouts; keeps the gradients of the rows."""
 
     has_optional_gradients = True
 
     def __init__(self, pulled: PulledBatch) -> None:
         self._read = pulled.read
-        self.rows = [each.detach() for each in pulled.rows]
-        self.squares = torch.zeros(len(self.rows), dtype=torch.float64)  # no row has a part in the loss
+        self.gradients: Sequence[Tensor] | None = None
+        self.squares: Tensor | Sequence[float] = ()
 
     def read(self) -> Sequence[Tensor]:
         return self._read.pool()
 
     def take_gradients(self, grads: Sequence[Tensor | None]) -> None:
-        sums, self.squares = self._read.sum_gradients(grads)
-        for each, gradient in zip(self.rows, sums, strict=True):
-            each.grad = gradient if each.grad is None else each.grad + gradient
+        self.gradients, self.squares = self._read.sum_gradients(grads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Embedded:
-    """A batch for ``forward``, and the row tensors that receive its gradient."""
+    """A batch for ``forward``, and the gradients of its rows after ``backward``."""
 
     batch: EmbeddedBatch
     plan: _native.StepPlan
     _source: _LayoutSource
 
     @property
-    def rows(self) -> list[Tensor]:
-        """Per table, (U, D); ``grad`` is set by ``backward``, or None when no layout was used."""
-        return self._source.rows
+    def gradients(self) -> Sequence[Tensor] | None:
+        """Per table, (U, D), of the last ``backward``; None when no layout has a part in the loss."""
+        return self._source.gradients
 
     @property
-    def squares(self) -> Tensor:
-        """Per table: the sum of squares of its gradient, set by ``backward``; float64."""
+    def squares(self) -> Tensor | Sequence[float]:
+        """Per table: the sum of squares of its gradient; empty when there are no gradients."""
         return self._source.squares
 
 

@@ -122,7 +122,7 @@ def compute_losses(model: nn.Module, outputs: Output | Sequence[Output], batch: 
 
 def _head_loss(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor) -> tuple[Tensor | None, Tensor]:
     _check_shapes(output, batch.size)
-    loss = None
+    loss, predictions = None, output.predictions
     if output.loss is not None:
         loss = _reduce_loss(output, output.loss, mask, weight)
     elif output.logits is None or output.label is None:
@@ -137,11 +137,12 @@ def _head_loss(output: Output, batch: Batch, mask: Tensor | None, weight: Tensor
             mask=mask,
         )
     else:
-        loss, _ = sigmoid_loss_and_pred(
+        loss, of_logits = sigmoid_loss_and_pred(
             output.logits, output.label, batch.sample_rate, instance_weight=weight, mask=mask
         )
-    if output.predictions is not None:
-        return loss, output.predictions
+        predictions = of_logits if predictions is None else predictions
+    if predictions is not None:
+        return loss, predictions
     assert output.logits is not None
     return loss, torch.sigmoid(output.logits)
 

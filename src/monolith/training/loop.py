@@ -287,7 +287,7 @@ class TrainingRun:
         heads = self._group.gather_heads(result.heads)
         if heads is None:  # rank 0 measures
             return
-        measured = replace(result, heads=heads)
+        measured = result if heads is result.heads else replace(result, heads=heads)
         self._check_labels(measured)
         if self._metrics is not None:
             self._metrics.update(measured)
@@ -327,20 +327,21 @@ class TrainingRun:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _flags(self) -> ControlFlags:
-        """Return the requests of other threads."""
+    def _flags(self, due: DueSave = DueSave.NONE) -> ControlFlags:
+        """Return the requests of other threads, and a save that is due."""
         with self._requests:
             return ControlFlags(
                 stop_reason=self._requested_stop,
                 pauses=self._is_pause_requested,
                 saves=bool(self._requested_saves),
+                due=due,
             )
 
     def _handle_requests(self) -> None:
         """Save, pause and stop as the group decides; return when the next step may begin."""
         while True:
-            flags = self._flags()
-            decision = self._group.agree(replace(flags, due=self._announce_save()))
+            flags = self._flags(self._announce_save())
+            decision = self._group.agree(flags)
             self._is_paused = decision.pauses and decision.stop_reason is None
             self._save_due(decision.due)
             if decision.saves:
@@ -352,7 +353,7 @@ class TrainingRun:
             if not decision.pauses:
                 return
             with self._requests:
-                if self._flags() == flags:
+                if self._flags(flags.due) == flags:
                     self._requests.wait(_PAUSE_POLL_S)
 
     def _handle_idle(self) -> bool:

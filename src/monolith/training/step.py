@@ -6,7 +6,6 @@ combines the gradients of several processes.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
 from monolith.features import Embedder, Model, PulledBatch
-from monolith.features.autograd import Embedded, embed
+from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration
 from monolith.layers.clipping import (
     ClippingConfig,
@@ -173,20 +172,20 @@ class Stepper:
         """Return the gradients of this process, or its failure for the group to raise."""
         heads, loss, failures = NO_HEADS, 0.0, list[TrainingDiverged]()
         rows: Sequence[Tensor] | None = None
-        squares: Sequence[float] = [0.0] * len(pulled.rows)
+        squares: Sequence[float] = ()
         if pulled.batch.size or not self._group.is_lockstep:
             try:
-                heads, loss, squares, embedded = self._run_backward(pulled, step, share)
+                heads, loss, squares, rows = self._run_backward(pulled, step, share)
             except TrainingDiverged as error:
                 failures.append(error)
             else:
-                rows = [torch.zeros_like(each) if each.grad is None else each.grad for each in embedded.rows]
-                if self._small_rows is not None:
-                    rows, squares = self._small_rows.zero(embedded.rows, rows, squares)
+                if self._small_rows is not None and rows is not None:
+                    rows, squares = self._small_rows.zero(pulled.rows, rows, squares)
         else:
             self._clear_gradients()
         if rows is None:
             rows = [torch.zeros_like(each) for each in pulled.rows]
+            squares = [0.0] * len(rows)
         return LocalGradients(
             step=step,
             pulled=pulled,
@@ -200,13 +199,14 @@ class Stepper:
 
     def _run_backward(
         self, pulled: PulledBatch, step: int, share: float
-    ) -> tuple[Heads, float, Sequence[float], Embedded]:
-        """Run forward and backward; the gradients are in the weights and in the rows of the result.
+    ) -> tuple[Heads, float, Sequence[float], Sequence[Tensor] | None]:
+        """Run forward and backward; the gradients of the weights are in the weights.
 
         The loss is checked after ``backward``, so that forward and backward do not wait for a GPU.
 
         Returns:
-            The heads, the loss that was differentiated, the sums of squares per table, and the rows.
+            The heads, the loss that was differentiated, the sums of squares per table, and the gradients of the rows;
+            None when no row has a part in the loss.
         """
         self._check_labels(pulled)
         embedded = embed(self.embedder, pulled, device=self.device)
@@ -220,7 +220,7 @@ class Stepper:
         total, own, *squares = _fetch(heads.loss, loss, embedded.squares)
         if not math.isfinite(total):
             raise TrainingDiverged(_which_diverged(heads, step))
-        return heads, own, squares, embedded
+        return heads, own, squares, embedded.gradients
 
     def _clear_gradients(self) -> None:
         for optimizer in self.optimizers.values():  # not by zero_grad, which takes longer than some operators
@@ -238,23 +238,23 @@ class Stepper:
 
     def _bound(
         self, combined: GroupGradients, step: int
-    ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], list[Tensor]]:
+    ) -> tuple[list[tuple[torch.nn.Parameter, Tensor]], Sequence[Tensor]]:
         """Return the gradients of weights and rows, clipped, with weight decay."""
         weights, squares = combined.weights, combined.squares
         grads = self._scale(combined.grads, combined.totals.samples)
-        dense, sparse = self._clip(grads, list(combined.rows.grads), squares, step)
+        dense, sparse = self._clip(grads, combined.rows.grads, squares, step)
         dense = add_weight_decay(dense, weights, self._weight_decay)
         return list(zip(weights, dense, strict=True)), sparse
 
-    def _scale(self, grads: Sequence[Tensor], samples: int) -> list[Tensor]:
+    def _scale(self, grads: Sequence[Tensor], samples: int) -> Sequence[Tensor]:
         """Return the dense gradients of the group: their sum over all examples, or their mean."""
-        return [each / max(1, samples) for each in grads] if self._reduce_mean else list(grads)
+        return [each / max(1, samples) for each in grads] if self._reduce_mean else grads
 
     def _clip(
-        self, dense: list[Tensor], sparse: list[Tensor], squares: Sequence[float], step: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, dense: Sequence[Tensor], sparse: Sequence[Tensor], squares: Sequence[float], step: int
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Clip by the rule. Nearly always the norm is within its bound, and nothing is copied."""
-        norms = _fetch(*torch._foreach_norm(dense)) if dense else []
+        norms = _fetch(*torch._foreach_norm(list(dense))) if dense else []
         total = math.fsum(squares) + sum(norm**2 for norm in norms)
         if not math.isfinite(total):
             raise TrainingDiverged(
@@ -310,14 +310,20 @@ class Stepper:
             self.model.train(was_training)
 
 
-def _fetch(*numbers: Tensor) -> list[float]:
-    """Return all numbers of some tensors in host memory, by one transfer per device."""
-    fetched: dict[int, list[float]] = {}
-    for device in {each.device for each in numbers}:
-        here = {place: each.detach().reshape(-1) for place, each in enumerate(numbers) if each.device == device}
-        flat = iter(torch.cat(list(here.values())).tolist())
-        fetched |= {place: list(itertools.islice(flat, len(each))) for place, each in here.items()}
-    return [number for place in range(len(numbers)) for number in fetched[place]]
+def _fetch(*numbers: Tensor | Sequence[float]) -> list[float]:
+    """Return all numbers in host memory, by one transfer per GPU."""
+    remote: dict[torch.device, list[Tensor]] = {}
+    for each in numbers:
+        if isinstance(each, Tensor) and not each.is_cpu:
+            remote.setdefault(each.device, []).append(each.detach().reshape(-1))
+    moved = {device: iter(torch.split(torch.cat(each).cpu(), [*map(len, each)])) for device, each in remote.items()}
+    found: list[float] = []
+    for each in numbers:
+        if isinstance(each, Tensor):
+            found += (each.reshape(-1) if each.is_cpu else next(moved[each.device])).tolist()
+        else:
+            found += each
+    return found
 
 
 def newest_time_s(pulled: PulledBatch) -> int:

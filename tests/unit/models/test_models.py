@@ -98,11 +98,11 @@ def test_gradients_reach_every_slice_and_every_weight(make: Callable[..., Model]
     model.zero_grad()
     assert heads.loss is not None
     heads.loss.backward()
-    for table, rows in zip(model.declaration.tables, embedded.rows, strict=True):
-        assert rows.grad is not None
+    assert embedded.gradients is not None
+    for table, gradient in zip(model.declaration.tables, embedded.gradients, strict=True):
         for name, piece in model.declaration.slices[table].items():
             column = model.declaration.column_of(table, name)
-            reached = bool(rows.grad[:, column : column + piece.dim].any())
+            reached = bool(gradient[:, column : column + piece.dim].any())
             assert reached == (name != "interval"), f"{name} of {table}"  # that one counts steps, and learns nothing
     for name, weight in model.named_parameters():
         assert weight.grad is not None, name
