@@ -1,4 +1,4 @@
-"""Measures training beside plain PyTorch: ``monolith bench train [--case C] [--quick] [--profile FILE]``.
+"""Measures training beside plain PyTorch: ``monolith bench train [--case C] [--quick] [--profile FILE] [--threads N]``.
 
 Prints one JSON object per case on standard output. Each group runs in a process of its own, so that its memory goes
 back to the machine in between. ``--profile`` also writes a trace of ten steps, with the calls of the engine and of
@@ -22,7 +22,7 @@ GROUPS: dict[str, Group] = {
 
 def main() -> int:
     environment = {"OMP_NUM_THREADS": str(THREADS), "MKL_NUM_THREADS": str(THREADS)}
-    return Benchmark("train", __file__, __doc__, GROUPS, environment, can_profile=True).main()
+    return Benchmark("train", __file__, __doc__, GROUPS, environment, options=("profile", "threads")).main()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,12 @@ from measure.results import Result
 
 __all__ = ["Benchmark", "Group"]
 
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "profile": {"metavar": "FILE", "help": "write a trace of some steps, for chrome://tracing"},
+    "threads": {"metavar": "N", "type": int, "help": "threads of every contestant"},
+}
+"""Options that set the field of this name in the sizes."""
+
 
 @dataclass(frozen=True, slots=True)
 class Group:
@@ -46,8 +52,8 @@ class Benchmark:
     groups: Mapping[str, Group]
     environment: Mapping[str, str]
     """Variables that the child processes get."""
-    can_profile: bool = False
-    """Whether ``--profile`` is an option; its sizes then have a field ``profile``."""
+    options: Sequence[str] = ()
+    """Further options: ``profile`` and ``threads``, which are fields of its sizes."""
 
     def main(self) -> int:
         """Run what the command line asks for, and return the exit status."""
@@ -56,8 +62,8 @@ class Benchmark:
         parser.add_argument("--case", action="append", choices=known, help="only this case; may be given several times")
         parser.add_argument("--quick", action="store_true", help="smaller sizes; done within 60 seconds")
         parser.add_argument("--group", choices=self.groups, help=argparse.SUPPRESS)  # set for the child processes
-        if self.can_profile:
-            parser.add_argument("--profile", metavar="FILE", help="write a trace of some steps, for chrome://tracing")
+        for option in self.options:
+            parser.add_argument(f"--{option}", **_OPTIONS[option])
         arguments = parser.parse_args()
         default = [case for group in self.groups.values() if group.is_default for case in group.cases]
         wanted = arguments.case or default
@@ -78,9 +84,15 @@ class Benchmark:
         command += [part for case in cases for part in ("--case", case)]
         if arguments.quick:
             command.append("--quick")
-        if self.can_profile and arguments.profile:
-            command += ["--profile", arguments.profile]
-        return subprocess.run(command, env={**os.environ, **self.environment}, check=False).returncode == 0
+        chosen = self._chosen(arguments)
+        command += [part for option, value in chosen.items() for part in (f"--{option}", str(value))]
+        environment = {**os.environ, **self.environment}
+        if "threads" in chosen:
+            environment |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(chosen["threads"]))
+        return subprocess.run(command, env=environment, check=False).returncode == 0
+
+    def _chosen(self, arguments: argparse.Namespace) -> dict[str, Any]:
+        return {option: value for option in self.options if (value := getattr(arguments, option)) is not None}
 
     def _run_group(self, group: Group, cases: Sequence[str], arguments: argparse.Namespace) -> None:
         """Measure the cases and print their lines. Whatever a peer prints goes to standard error."""
@@ -92,8 +104,7 @@ class Benchmark:
             workload = importlib.import_module(f"{self.name}.workload")
             results = importlib.import_module(f"{self.name}.results")
             sizes = workload.QUICK if arguments.quick else workload.FULL
-            if self.can_profile and arguments.profile:
-                sizes = dataclasses.replace(sizes, profile=arguments.profile)
+            sizes = dataclasses.replace(sizes, **self._chosen(arguments))
             module, function = group.function.split(".")
             measure: Callable[[Sequence[str], Any], Iterator[Result]] = getattr(
                 importlib.import_module(f"{self.name}.{module}"), function

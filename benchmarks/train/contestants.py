@@ -130,9 +130,16 @@ class PlainTorch:
         examples: The batches.
         widths: Columns of each bag. A DeepFM in PyTorch has two, one of the vectors and one of the biases;
             ``(DIM + 1,)`` is what somebody makes of it who packs both into one row by hand.
+        pairs: The layer of the pairs; None = the one in PyTorch.
     """
 
-    def __init__(self, workload: Workload, examples: Sequence[Example], widths: Sequence[int] = (DIM, 1)) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        examples: Sequence[Example],
+        widths: Sequence[int] = (DIM, 1),
+        pairs: nn.Module | None = None,
+    ) -> None:
         self.name = f"torch {torch.__version__}"
         torch.set_num_threads(workload.sizes.threads)
         torch.sparse.check_sparse_tensor_invariants.disable()  # the default and fastest; said aloud, it does not warn
@@ -140,7 +147,7 @@ class PlainTorch:
         self._bags = nn.ModuleList(
             nn.EmbeddingBag(rows, width, mode="sum", sparse=True, _weight=torch.empty(rows, width)) for width in widths
         )
-        self._network = Network(Pairs())
+        self._network = Network(pairs or Pairs())
         self._rows_rule = torch.optim.Adagrad(
             self._bags.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
         )

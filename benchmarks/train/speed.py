@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from measure.results import Result, compare
 from measure.timing import interleave
+from monolith import layers
 from train.contestants import DENSE_RATE, Network, Ours, PlainTorch, check_agreement
 from train.results import progress
 from train.stopwatch import PARTS, engine_timed
@@ -49,9 +50,13 @@ def _write_trace(ours: Ours, path: str) -> None:
 
 
 def _beside_torch(ours: Ours, workload: Workload, examples: Sequence[Example]) -> Result:
-    """Time three trainers in turns; the ratio is to the one with a bag of vectors and a bag of biases."""
+    """Time four trainers in turns; the ratio is to the one with a bag of vectors and a bag of biases."""
     sizes = workload.sizes
-    peers = [PlainTorch(workload, examples), PlainTorch(workload, examples, widths=(DIM + 1,))]
+    peers = [
+        PlainTorch(workload, examples),
+        PlainTorch(workload, examples, widths=(DIM + 1,)),
+        PlainTorch(workload, examples, widths=(DIM + 1,), pairs=layers.FM()),
+    ]
     for peer in peers:
         peer.fill(workload)
         peer.copy_dense(ours.model.network)
@@ -65,6 +70,7 @@ def _beside_torch(ours: Ours, workload: Workload, examples: Sequence[Example]) -
         "peer_step_ms": 1e3 * float(np.median(seconds[1])),
         "packed_step_ms": 1e3 * float(np.median(seconds[2])),
         "packed_ratio": float(np.median(seconds[2] / seconds[0])),
+        "packed_same_network_ratio": float(np.median(seconds[3] / seconds[0])),
         "unique_ids": float(np.mean([len(np.unique(each.rows)) for each in examples])),
     }
     return compare("deepfm_torch", seconds[0], seconds[1], sizes.batch, "samples/s", **extra)

@@ -1,7 +1,7 @@
 """``monolith bench``: runs a benchmark of the source checkout; its JSON lines go to standard output.
 
 The benchmarks and their peers are not part of the installed package. Each is a program ``benchmarks/bench_NAME.py``
-that takes ``--case`` and ``--quick``.
+that takes ``--case`` and ``--quick``, and may take ``--profile`` and ``--threads``.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ def bench(
     case: Annotated[list[str] | None, typer.Option(help="Run only this case; may be repeated.")] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Use smaller sizes; takes up to 60 seconds.")] = False,
     profile: Annotated[Path | None, typer.Option(help="Write a trace of some steps here; only 'train' can.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of every contestant; only for 'train'.")] = None,
     json: Annotated[bool, typer.Option("--json", help="No effect: the output is always JSON.")] = False,
 ) -> None:
     """Measure Monolith beside its peers.
@@ -40,6 +41,8 @@ def bench(
         arguments.append("--quick")
     if profile is not None:
         arguments += ["--profile", str(profile.absolute())]
+    if threads is not None:
+        arguments += ["--threads", str(threads)]
     raise typer.Exit(run_benchmark(find_program(name, checkout_root()), arguments))
 
 

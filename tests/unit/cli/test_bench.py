@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+import typer
 
 from monolith.cli import bench
 from monolith.core.errors import ConfigError
@@ -49,3 +51,14 @@ def test_outside_a_checkout_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr("monolith.__file__", str(tmp_path / "lib" / "monolith" / "__init__.py"))
     with pytest.raises(ConfigError, match=r"source checkout.*make setup"):
         bench.checkout_root()
+
+
+def test_options_reach_the_benchmark(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(bench, "checkout_root", lambda: checkout)
+    with pytest.raises(typer.Exit) as ended:
+        bench.bench("echo", case=["a"], threads=3, profile=checkout / "trace.json")
+    assert ended.value.exit_code == 0
+    arguments = json.loads(capfd.readouterr().out)["arguments"]
+    assert arguments == ["--case", "a", "--profile", str(checkout / "trace.json"), "--threads", "3"]
