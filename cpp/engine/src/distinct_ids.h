@@ -62,7 +62,7 @@ template <class Note>
       // Not in its home bucket, which is full: the next bucket is another line to wait for. Later, with the others.
       overflowed[overflows] = static_cast<std::uint32_t>(i);
       overflows += continues ? 1 : 0;
-      if (continues) prefetch(index.home(hash) + 1);
+      if (continues) Index::fetch_behind(index.home(hash));
     }
     for (std::size_t k = 0; k < overflows; ++k) {
       const std::size_t i = overflowed[k];

@@ -1,5 +1,5 @@
-// lookup.cc: batched reads. Blocks of ids go through four stages: compute the addresses of buckets and fetch them,
-// find, fetch rows, read. A loop that stores values that it has just loaded makes later loads wait, and a fetch waits
+// lookup.cc: batched reads. Blocks of ids go through two stages: find the rows (kernels/search.h), then read them,
+// fetched some ids ahead. A loop that stores values that it has just loaded makes later loads wait, and a fetch waits
 // for its page walk, so loops that fetch have few instructions.
 #include <algorithm>
 #include <array>
@@ -19,8 +19,6 @@ namespace {
 constexpr std::size_t kBlockIds = 1024;
 // Ids read under one hold of the locks: a fraction of a millisecond.
 constexpr std::size_t kLockedIds = 8192;
-// Ids per stage: enough to keep the memory system busy, fewer than the entries of the first TLB.
-constexpr std::size_t kStride = 32;
 // Rows between the fetch of a row and its use.
 constexpr std::size_t kRowsAhead = 24;
 
@@ -60,52 +58,16 @@ class Table::LockedParts {
 
   // Where the row of each id is, or null.
   void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const {
-    const RowStore::Shape shape = shape_;
-    std::array<const Place*, kStride> owners;
-    std::array<const Index::Bucket*, kStride> homes;
-    std::array<std::uint32_t, kStride> overflowed;
-    for (std::size_t begin = 0; begin < ids.size(); begin += kStride) {
-      const std::size_t count = std::min(kStride, ids.size() - begin);
-      const std::int64_t* stride = ids.data() + begin;
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::uint64_t hash = mix(static_cast<std::uint64_t>(stride[i]));
-        owners[i] = &places_[part_of(hash)];
-        homes[i] = owners[i]->buckets + Index::home_in(hash, owners[i]->bucket_count);
-      }
-      // A separate loop of few instructions: a fetch occupies the processor's window until its page walk is done.
-#pragma GCC unroll 8
-      for (std::size_t i = 0; i < count; ++i) prefetch(homes[i]);
-      std::size_t overflows = 0;
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::uint32_t row = Index::row_in(*homes[i], stride[i]);
-        rows[begin + i] = row == Index::kNoRow ? nullptr : shape.at(owners[i]->slabs, row);
-        // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
-        overflowed[overflows] = static_cast<std::uint32_t>(i);
-        overflows += row == Index::kNoRow && Index::is_full(*homes[i]) ? 1 : 0;
-      }
-      for (std::size_t k = 0; k < overflows; ++k) prefetch(homes[overflowed[k]] + 1);
-      for (std::size_t k = 0; k < overflows; ++k) {
-        const std::int64_t id = stride[overflowed[k]];
-        const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-        const Index& index = table_.parts_[part_of(hash)]->index;
-        const Slot slot = index.find(id, hash);
-        if (slot != kNoSlot) rows[begin + overflowed[k]] = shape.at(owners[overflowed[k]]->slabs, index.row(slot));
-      }
-    }
+    kernels().find_rows(
+        {.ids = ids.data(), .count = ids.size(), .places = places_.data(), .shape = shape_, .rows = rows});
   }
 
  private:
-  // Copied out of the part: all places of a table fit few lines, which no writer touches.
-  struct Place {
-    const Index::Bucket* buckets;
-    std::byte* const* slabs;
-    std::uint32_t bucket_count;
-  };
   static constexpr Index::Bucket kEmptyBucket{};
 
   const Table& table_;
   RowStore::Shape shape_;
-  std::array<Place, kParts> places_;
+  std::array<PartPlace, kParts> places_;
 };
 
 template <class Width>

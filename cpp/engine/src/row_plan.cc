@@ -156,7 +156,7 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
         overflows += continues ? 1 : 0;
       }
       for (std::size_t k = 0; k < overflows; ++k) {
-        prefetch(owners[overflowed[k]]->index.home(hashes[overflowed[k]]) + 1);
+        Index::fetch_behind(owners[overflowed[k]]->index.home(hashes[overflowed[k]]));
       }
       for (std::size_t k = 0; k < overflows; ++k) {
         const std::size_t i = overflowed[k];

@@ -95,22 +95,18 @@ class TableView::Block {
       if (row != Index::kNoRow) {
         rows_[i] = view.row_at(*places_[i], row);
       } else {
-        rows_[i] = Index::is_full(*homes_[i]) ? find_further(view, *places_[i], id) : nullptr;
+        rows_[i] = Index::is_full(*homes_[i]) ? find_further(view, *places_[i], homes_[i], id) : nullptr;
       }
     }
   }
 
-  // Searches an id whose home bucket is full, from the home bucket on.
-  static const std::byte* find_further(const TableView& view, const Place& place, std::int64_t id) noexcept {
-    const std::uint32_t home = Index::home_in(mix(static_cast<std::uint64_t>(id)), place.bucket_count);
-    for (std::uint32_t step = 1; step < place.bucket_count; ++step) {
-      const std::uint32_t left = place.bucket_count - home;
-      const Index::Bucket* bucket = place.buckets + (step < left ? home + step : step - left);
-      const std::uint32_t row = Index::row_in(*bucket, id);
-      if (row != Index::kNoRow) return view.row_at(place, row);
-      if (!Index::is_full(*bucket)) return nullptr;
-    }
-    return nullptr;
+  // Searches an id that is not in its home bucket, which is full.
+  static const std::byte* find_further(const TableView& view, const Place& place, const Index::Bucket* home,
+                                       std::int64_t id) noexcept {
+    const std::uint32_t row =
+        Index::row_behind(home, {place.buckets, place.bucket_count},
+                          [id](const Index::Bucket& bucket) { return Index::row_in(bucket, id); });
+    return row == Index::kNoRow ? nullptr : view.row_at(place, row);
   }
 
   // Inline: the compiler drops calls of a function that only fetches, because it changes nothing.

@@ -1,5 +1,6 @@
 // kernels_test.cc: every level of the kernels that this processor runs gives the bits of plain scalar code, or, for
-// rules and layouts, those of the baseline. The sign and payload of a NaN are free.
+// rules and layouts, those of the baseline; every search finds the rows of the index. The sign and payload of a NaN are
+// free.
 #include "kernels/kernels.h"
 
 #include <gtest/gtest.h>
@@ -13,12 +14,15 @@
 #include <limits>
 #include <random>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/error.h"
 #include "engine/half.h"
 #include "engine/kernels.h"
 #include "engine/layout/layouts.h"
+#include "engine/part.h"
+#include "kernels/search.h"
 #include "optimizer_row.h"
 
 namespace engine {
@@ -47,6 +51,7 @@ class Draw {
   explicit Draw(std::uint64_t seed) : random_(seed) {}
 
   std::size_t below(std::size_t end) { return random_() % end; }
+  std::int64_t id() { return static_cast<std::int64_t>(random_()); }
   float value() { return static_cast<float>(static_cast<double>(random_() >> 11) * 0x1p-52 - 1.0); }
   // Any bits: subnormals, huge values, infinities, NaN.
   float bits() { return std::bit_cast<float>(static_cast<std::uint32_t>(random_())); }
@@ -81,6 +86,148 @@ TEST(Kernels, TheChosenLevelIsTheForcedOneOrTheLast) {
   const char* const forced = std::getenv("MONOLITH_KERNELS");
   EXPECT_EQ(kernel_level(), forced == nullptr ? levels.back() : std::string_view(forced));
 }
+
+// --- lookups ---
+
+// The indexes of a table, whose rows are numbered in order of insertion.
+class Indexes {
+ public:
+  Indexes() {
+    constexpr std::size_t kSlabBytes = (kShape.mask + 1) * kShape.row_bytes;
+    memory_.resize(slabs_.size() * kSlabBytes);
+    for (std::size_t i = 0; i < slabs_.size(); ++i) slabs_[i] = memory_.data() + i * kSlabBytes;
+  }
+
+  Index& of(std::int64_t id) { return indexes_[part_of(hash_of(id))]; }
+  void insert(std::int64_t id) {
+    of(id).reserve(1);
+    of(id).insert(id, hash_of(id), next_row_++, 0);
+  }
+  void erase(std::int64_t id) { of(id).erase(of(id).find(id, hash_of(id))); }
+  [[nodiscard]] std::vector<PartPlace> places() const {
+    static constexpr Index::Bucket kEmpty{};
+    std::vector<PartPlace> places;
+    for (const Index& index : indexes_) {
+      const auto buckets = index.buckets();
+      places.push_back({.buckets = buckets.empty() ? &kEmpty : buckets.data(),
+                        .slabs = slabs_.data(),
+                        .bucket_count = static_cast<std::uint32_t>(buckets.size())});
+    }
+    return places;
+  }
+  [[nodiscard]] const std::byte* row_of(std::int64_t id) {
+    const Slot slot = of(id).find(id, hash_of(id));
+    return slot == kNoSlot ? nullptr : kShape.at(slabs_.data(), of(id).row(slot));
+  }
+  // Buckets from the home bucket of a present id to the one that holds it; `wraps` if the last bucket is between them.
+  std::size_t distance(std::int64_t id, bool& wraps) {
+    const std::size_t home = static_cast<std::size_t>(of(id).home(hash_of(id)) - of(id).buckets().data());
+    const std::size_t at = of(id).find(id, hash_of(id)) / Index::kWidth;
+    wraps = at < home;
+    return wraps ? at + of(id).buckets().size() - home : at - home;
+  }
+  static std::uint64_t hash_of(std::int64_t id) { return mix(static_cast<std::uint64_t>(id)); }
+
+  static constexpr RowStore::Shape kShape{.shift = 9, .mask = 511, .row_bytes = 12};
+
+ private:
+  std::array<Index, kParts> indexes_;
+  std::uint32_t next_row_ = 0;
+  std::vector<std::byte> memory_;
+  std::array<std::byte*, 256> slabs_;
+};
+
+using FindRows = void (*)(const RowSearch&) noexcept;
+
+// Both orders of a search, the order of this processor, and the search of each level.
+std::vector<std::pair<const char*, FindRows>> searches() {
+  std::vector<std::pair<const char*, FindRows>> searches = {
+      {"rolling", find_rows_rolling}, {"in strides", find_rows_in_strides}, {"as chosen", find_rows}};
+  for (const Kernels* level : runnable_kernels()) searches.emplace_back(level->level, level->find_rows);
+  return searches;
+}
+
+void expect_rows(Indexes& indexes, std::span<const std::int64_t> ids) {
+  const std::vector<PartPlace> places = indexes.places();
+  const auto* const untouched = reinterpret_cast<const std::byte*>(&indexes);
+  for (const auto& [name, find] : searches()) {
+    std::vector<const std::byte*> rows(ids.size() + 1, untouched);
+    find({.ids = ids.data(),
+          .count = ids.size(),
+          .places = places.data(),
+          .shape = Indexes::kShape,
+          .rows = rows.data()});
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      ASSERT_EQ(rows[i], indexes.row_of(ids[i])) << name << ", id " << i << " of " << ids.size();
+    }
+    EXPECT_EQ(rows.back(), untouched) << name;
+  }
+}
+
+TEST(Kernels, EverySearchFindsTheRowsOfTheIndex) {
+  for (const std::size_t count : {0U, 3U, 200U, 3000U, 100'000U}) {
+    Draw draw(count);
+    Indexes indexes;
+    std::vector<std::int64_t> ids;  // present, erased and absent ones
+    for (std::size_t i = 0; i < count; ++i) {
+      ids.push_back(draw.id());
+      indexes.insert(ids.back());
+    }
+    for (std::size_t i = 0; i < count / 8; ++i) indexes.erase(ids[i]);
+    for (std::size_t i = 0; i < count / 8; ++i) indexes.insert(ids[i] ^ 1);
+    for (std::size_t i = 0; i < count / 4 + 50; ++i) ids.push_back(draw.id());
+    std::size_t far = 0;
+    std::size_t wrapped = 0;
+    for (std::size_t i = count / 8; i < count; ++i) {
+      bool wraps = false;
+      far += indexes.distance(ids[i], wraps) > 3 ? 1 : 0;
+      wrapped += wraps ? 1 : 0;
+    }
+    if (count == 100'000) {
+      EXPECT_GT(far, 100U);
+      EXPECT_GT(wrapped, 5U);
+    }
+    std::vector<std::int64_t> asked(ids.size() + 1100);
+    for (std::int64_t& id : asked) id = ids[draw.below(ids.size())];
+    for (std::size_t length = 0; length < 70; ++length) expect_rows(indexes, std::span(asked).first(length));
+    for (const std::size_t length : {1023U, 1024U, 1025U}) expect_rows(indexes, std::span(asked).first(length));
+    expect_rows(indexes, asked);
+  }
+}
+
+TEST(Kernels, EverySearchOfAFullIndexEnds) {
+  Draw draw(1);
+  for (const std::size_t bucket_count : {1U, 2U, 5U}) {
+    Indexes indexes;
+    std::array<std::vector<Index::Bucket>, kParts> parts;
+    std::vector<std::int64_t> ids;
+    for (auto& buckets : parts) buckets.resize(bucket_count);
+    // Ids of each part in any of its buckets.
+    for (std::size_t left = kParts * bucket_count * Index::kWidth; left > 0;) {
+      const std::int64_t id = draw.id();
+      auto& buckets = parts[part_of(Indexes::hash_of(id))];
+      for (std::size_t slot = 0; slot < bucket_count * Index::kWidth; ++slot) {
+        Index::Bucket& bucket = buckets[slot / Index::kWidth];
+        if (bucket.rows[slot % Index::kWidth] != 0) continue;
+        bucket.ids[slot % Index::kWidth] = id;
+        bucket.rows[slot % Index::kWidth] = static_cast<std::uint32_t>(left);
+        ids.push_back(id);
+        --left;
+        break;
+      }
+    }
+    for (const std::int64_t id : std::vector(ids)) {
+      auto& buckets = parts[part_of(Indexes::hash_of(id))];
+      indexes.of(id).adopt(buckets, bucket_count * Index::kWidth);
+      ids.push_back(draw.id());
+    }
+    for (const std::int64_t id : std::span(ids).first(ids.size() / 2)) EXPECT_NE(indexes.row_of(id), nullptr);
+    std::ranges::reverse(ids);
+    expect_rows(indexes, ids);
+  }
+}
+
+// --- sums ---
 
 TEST(Kernels, BagsAreSummedInOrderOfOccurrence) {
   for (const std::size_t width : kWidths) {

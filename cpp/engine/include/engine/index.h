@@ -65,13 +65,40 @@ class Index {
     const uint32x4_t match = vuzp1q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
     return vmaxvq_u32(vandq_u32(vld1q_u32(bucket.rows), match)) - 1;
 #else
-    const std::uint32_t match = matches(bucket, id);
+    return row_of_match(bucket, matches(bucket, id));
+#endif
+  }
+  // The same, given a bit for every position with this id.
+  [[nodiscard]] static std::uint32_t row_of_match(const Bucket& bucket, std::uint32_t match) noexcept {
     // No match gives position 0, and row 0 - 1 when that is empty; a match with an empty row is a ghost.
     const std::uint32_t row = bucket.rows[static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U] - 1;
     return match == 0 ? kNoRow : row;
-#endif
   }
   [[nodiscard]] static bool is_full(const Bucket& bucket) noexcept { return bucket.rows[kWidth - 1] != 0; }
+  // Fetches the buckets behind a full home bucket that a search is likely to need.
+  [[gnu::always_inline]] static void fetch_behind(const Bucket* home) noexcept {
+#if defined(__x86_64__)
+    // They lie in the page of the home bucket, so that no page walk is needed. A search waits for each one that is
+    // late.
+    constexpr std::size_t kBuckets = 3;
+#else
+    constexpr std::size_t kBuckets = 1;
+#endif
+    for (std::size_t further = 1; further <= kBuckets; ++further) __builtin_prefetch(home + further, 0, 3);
+  }
+  // The row of an id that is not in its home bucket, which is full, or kNoRow. Calls row_in(bucket) for further
+  // buckets. Bounded: an index whose buckets are all full must not hold the caller for ever.
+  template <class RowIn>
+  [[nodiscard]] static std::uint32_t row_behind(const Bucket* home, std::span<const Bucket> buckets, RowIn&& row_in) {
+    const Bucket* bucket = home;
+    for (std::size_t left = buckets.size(); left > 1; --left) {
+      if (++bucket == buckets.data() + buckets.size()) bucket = buckets.data();
+      const std::uint32_t row = row_in(*bucket);
+      if (row != kNoRow) return row;
+      if (!is_full(*bucket)) return kNoRow;
+    }
+    return kNoRow;
+  }
 
   [[nodiscard]] Slot find(std::int64_t id, std::uint64_t hash) const noexcept {
     // Bounded: an index whose buckets are all full must not hold the caller for ever.

@@ -1,4 +1,4 @@
-// kernels.h: the list of kernels, which are the engine's loops over floats. Private.
+// kernels.h: the list of kernels, which are the engine's inner loops. Private.
 //
 // level.h holds their code. Each level is one file that includes level.h and that the compiler translates for other
 // instructions: baseline.cc (NEON on AArch64, SSE2 on x86-64), avx2.cc, avx512.cc. dispatch.cc chooses a level.
@@ -21,6 +21,23 @@
 #include "engine/optimizer.h"
 
 namespace engine {
+
+// The index and the rows of one part of a table. Copied out of the part: all places of a table fit few lines, which no
+// writer touches.
+struct PartPlace {
+  const Index::Bucket* buckets;  // of an empty part: one empty bucket
+  std::byte* const* slabs;
+  std::uint32_t bucket_count;
+};
+
+// Ids whose rows are searched.
+struct RowSearch {
+  const std::int64_t* ids;
+  std::size_t count;
+  const PartPlace* places;  // by part
+  RowStore::Shape shape;
+  const std::byte** rows;  // by id: where its row is, or null
+};
 
 // Occurrences [first, first + count) of a pooled lookup.
 struct BagSums {
@@ -58,6 +75,9 @@ struct Kernels {
   void (*round_rows)(const RowBatch& batch, const StepArgs& args, std::size_t dim) noexcept;
   // Writes the delay-compensated gradient of row i to out[i] + value_offset.
   void (*correct_gradients)(const RowBatch& batch, float lambda, std::size_t dim, float* const* out) noexcept;
+
+  // --- lookups ---
+  void (*find_rows)(const RowSearch& search) noexcept;
 
   // --- sums ---
   void (*sum_bags)(const BagSums& sums) noexcept;

@@ -15,6 +15,7 @@
 #include "engine/hash.h"
 #include "formats.h"
 #include "kernels.h"
+#include "search.h"
 #include "sums.h"
 #include "wires.h"
 
@@ -69,6 +70,7 @@ consteval Kernels make_kernels(const char* level) {
           .step_rows = step_rows_of(rules::AllRules{}),
           .round_rows = round_rows,
           .correct_gradients = correct_gradients,
+          .find_rows = find_rows,
           .sum_bags = sum_bags,
           .sum_gradients = sum_gradients,
           .is_finite = is_finite,
