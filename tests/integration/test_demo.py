@@ -24,6 +24,7 @@ from monolith.demo.world import Clicks, DriftingWorld
 from monolith.demo.world.events import CLICK, encode_action, encode_impressions
 from monolith.serving import Client
 from monolith.testing import eventually
+from preloaded_popen import SERVER_NAME
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 LONGEST_S = 180.0
@@ -37,7 +38,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
     """Return all processes that a process has started."""
-    return psutil.Process(process.pid).children(recursive=True)
+    return [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() != SERVER_NAME]
 
 
 def ports_of(processes: list[psutil.Process]) -> set[int]:
