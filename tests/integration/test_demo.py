@@ -24,6 +24,7 @@ from monolith.demo.world import Clicks, DriftingWorld
 from monolith.demo.world.events import CLICK, encode_action, encode_impressions
 from monolith.serving import Client
 from monolith.testing import eventually
+from process_tree import programs_of
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 LONGEST_S = 180.0
@@ -33,11 +34,6 @@ LONGEST_S = 180.0
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of all runs; the first run leaves its export to the later ones."""
     return tmp_path_factory.mktemp("demo")
-
-
-def children(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """Return all processes that a process has started."""
-    return psutil.Process(process.pid).children(recursive=True)
 
 
 def ports_of(processes: list[psutil.Process]) -> set[int]:
@@ -91,7 +87,7 @@ def test_the_demonstration_learns_shows_one_table_and_ends_with_ctrl_c(folder: P
         line = process.stdout.readline()
         assert line, process.stderr.read()
         result = json.loads(line)
-        running = children(process)
+        running = programs_of(process.pid)
         ports = ports_of(running)
         errors = interrupt(process)
     assert len(running) == 7  # joiner, trainer, two parameter servers, two model servers, dashboard
@@ -118,7 +114,7 @@ def test_ctrl_c_during_the_start_leaves_no_process_and_no_file(folder: Path) -> 
         assert process.stderr is not None
         line = process.stderr.readline()
         assert "waiting for" in line, line
-        running = children(process)
+        running = programs_of(process.pid)
         interrupt(process)
     assert running
     eventually(lambda: are_gone(running), message="the processes of the demonstration end")

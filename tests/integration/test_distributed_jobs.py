@@ -21,6 +21,7 @@ from monolith.testing.processes.certificates import Authority
 from monolith.testing.processes.cutting_proxy import CuttingProxy
 from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
 from monolith.training.cluster.launch.local import LocalJob
+from process_tree import programs_of
 
 PROGRAM = [sys.executable, "-c", "from monolith.cli.main import main; main()"]
 
@@ -176,7 +177,7 @@ def test_a_killed_launcher_leaves_no_process_behind(tmp_path: Path, pattern: str
         log = tmp_path / "log"
         eventually(lambda: "step finished" in log.read_text() or launched.poll() is not None)
         assert launched.poll() is None, log.read_text()
-        children = psutil.Process(launched.pid).children(recursive=True)
+        children = programs_of(launched.pid)
         assert len(children) == 2
     finally:
         launched.kill()

@@ -29,7 +29,7 @@ USERS = [3, 5, 3, 9]
 
 
 def wait_until(
-    is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S, *, pause_s: float = 0.02
+    is_true: Callable[[], object], what: str, patience_s: float = PATIENCE_S, *, pause_s: float = 0.1
 ) -> float:
     """Wait until a condition holds; return the seconds that it took.
 

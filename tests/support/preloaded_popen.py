@@ -24,7 +24,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RUN_TESTS", "PreloadedPopen", "fork_server", "start_preloading", "why_not_preloaded"]
+__all__ = [
+    "PROGRAM",
+    "RUN_TESTS",
+    "SERVER_NAME",
+    "TORCHRUN",
+    "PreloadedPopen",
+    "fork_server",
+    "name_process",
+    "start_preloading",
+    "why_not_preloaded",
+]
 
 PROGRAM = "from monolith.cli.main import main; main()"
 """The code of ``python -c`` that is the command ``monolith``."""
@@ -32,6 +42,10 @@ RUN_TESTS = "import sys;exec(eval(sys.stdin.readline()))"
 """The code of a process of pytest-xdist."""
 _FORK_SERVER = "from multiprocessing.forkserver import main; main("
 """The code of a fork server of ``multiprocessing`` contains this."""
+SERVER_NAME = "fork-server"
+"""The name of a process that forks the programs of its parent; a test that counts processes leaves it out."""
+TORCHRUN = "torch.distributed.run"
+"""The module that ``monolith launch torchrun`` runs. It starts processes of ``monolith``."""
 
 _SUPPORT = Path(__file__).resolve().parent
 _SCRIPTS = re.compile(
@@ -42,9 +56,10 @@ _SCRIPTS = re.compile(
 """Scripts that are run in a forked process."""
 
 _AT_START = re.compile(
-    "LD_|PYTHON(?!FAULTHANDLER|PATH|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_|TORCH|LC_|LANG"
+    "LD_|PYTHON(?!FAULTHANDLER|PATH|UNBUFFERED)|OMP_(?!NUM_THREADS)|OPENBLAS_|MALLOC_|GLIBC_|GRPC_"
+    "|TORCH(?!ELASTIC_|_NCCL_|INDUCTOR_CACHE_DIR)|LC_|LANG"
 )
-"""Variables that an interpreter or a library reads when it starts."""
+"""Variables that an interpreter or a library reads when it starts. torch sets its cache folder at the first export."""
 
 _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE)
 _TIMEOUT_S = 500.0
@@ -95,11 +110,18 @@ def fork_server() -> socket.socket | None:
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
         os.close(nothing)
+        os.setpgid(0, 0)  # signals to the group of the program are not for its server
+        name_process(SERVER_NAME)
         return listener
     os.close(reading)
     _one[:] = [_Server(listener.getsockname(), writing, lambda: os.waitpid(pid, 0)[1])]
     listener.close()
     return None
+
+
+def name_process(name: str) -> None:
+    """Set the name of this process that the system shows."""
+    Path("/proc/self/comm").write_text(name)
 
 
 class PreloadedPopen(subprocess.Popen[Any]):
@@ -151,13 +173,17 @@ def _parse(command: Any) -> dict[str, Any] | None:
             actions.append(words[place])
         place += 1
     rest = words[place:]
-    fixed = {"unbuffered": is_unbuffered, "warnings": actions, "script": None, "code": PROGRAM, "path": None}
+    fixed = {
+        "unbuffered": is_unbuffered, "warnings": actions, "script": None, "module": None, "code": None, "path": None,
+    }  # fmt: skip
     if rest[:2] == ["-m", "monolith"]:
-        return {**fixed, "arguments": rest[2:]}
+        return {**fixed, "code": PROGRAM, "arguments": rest[2:]}
+    if rest[:2] == ["-m", TORCHRUN]:
+        return {**fixed, "module": rest[1], "arguments": rest[2:]}
     if rest[:1] == ["-c"] and (rest[1] in (PROGRAM, RUN_TESTS) or _FORK_SERVER in rest[1]):
         return {**fixed, "code": rest[1], "path": "", "arguments": rest[2:]}
     if rest and _SCRIPTS.fullmatch(rest[0]):
-        return {**fixed, "script": rest[0], "code": None, "path": os.path.dirname(rest[0]), "arguments": rest[1:]}
+        return {**fixed, "script": rest[0], "path": os.path.dirname(rest[0]), "arguments": rest[1:]}
     return None
 
 

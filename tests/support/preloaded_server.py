@@ -5,7 +5,8 @@ imports too. Each connection carries one request: JSON that describes the proces
 is the process id. The requesting process becomes the parent: the process is forked through an intermediate, whose end
 makes it an orphan that the system gives to the requester, its subreaper.
 
-A process that runs tests is forked together with a second server: programs must descend from their requester.
+A process that runs tests is forked together with a second server: programs must descend from their requester. So is a
+program that starts programs, such as a launcher.
 
 The server has one thread and never creates a channel, a pool or a table, so that its forks start clean. It ends when
 its standard input does, however the requester ends.
@@ -26,6 +27,7 @@ import runpy
 import select
 import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -35,7 +37,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from preloaded_popen import RUN_TESTS, fork_server
+from preloaded_popen import PROGRAM, RUN_TESTS, TORCHRUN, PreloadedPopen, fork_server, name_process
 
 if TYPE_CHECKING:
     import pytest
@@ -44,6 +46,8 @@ __all__: list[str] = []
 
 _MOST_BYTES = 1 << 20
 _MOST_DESCRIPTORS = 64
+_STARTERS = {"demo", "launch"}
+"""Commands of ``monolith`` that start slow programs. An agent starts quick ones, and tests look at its children."""
 _PRELOADED = (
     "numpy",
     "torch",
@@ -122,6 +126,7 @@ def _fork_twice() -> int:
 def become(request: dict[str, Any]) -> None:
     """Take the descriptors, folder, environment and arguments of a request."""
     _place_descriptors(request["received"], request["targets"])
+    name_process("python")
     if request["new_session"]:
         os.setsid()
     else:
@@ -165,6 +170,10 @@ def run(request: dict[str, Any]) -> None:
     if request["script"] is not None:
         runpy.run_path(request["script"], run_name="__main__")
         return
+    if request["module"] is not None:
+        sys.modules.pop(request["module"], None)  # a module that is there already is a warning of runpy
+        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        return
     sys.modules["__main__"] = types.ModuleType("__main__")
     exec(request["code"], vars(sys.modules["__main__"]))
 
@@ -207,12 +216,23 @@ def import_tests(arguments: Sequence[str]) -> None:
     )
 
 
+def _starts_programs(request: dict[str, Any]) -> bool:
+    if request["code"] == PROGRAM:
+        return not _STARTERS.isdisjoint(request["arguments"])
+    return bool(request["code"] == RUN_TESTS or request["module"] == TORCHRUN)
+
+
 def play(listener: socket.socket) -> NoReturn:
     """Answer requests; in a forked process, run its program. An exception of the program ends the process as usual."""
     request = serve(listener)
     become(request)
-    if request["code"] == RUN_TESTS and (own := fork_server()) is not None:
-        play(own)
+    if _starts_programs(request):
+        if (own := fork_server()) is not None:
+            for descriptor in request["targets"][3:]:
+                os.close(descriptor)
+            play(own)
+        if request["code"] != RUN_TESTS:  # tests decide when
+            subprocess.Popen = PreloadedPopen  # type: ignore[misc]
     try:
         run(request)
     except SystemExit as error:
