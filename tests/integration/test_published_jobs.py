@@ -98,6 +98,7 @@ def test_each_cut_is_one_moment_of_all_servers_whoever_is_killed(tmp_path: Path)
         job.wait_for("worker 1", "first step is done", 2)
         watched.see(3, check_worker, job.logs)
 
+        job.wait_for("chief", "checkpoint saved")  # before it, a server recovers from its log alone
         job.kill("ps 1")
         job.start("ps 1")
         job.wait_for("ps 1", "shard recovered")
