@@ -81,6 +81,8 @@ def why_not_preloaded() -> str | None:
         return "MONOLITH_TEST_PRELOAD is 0"
     if "LD_PRELOAD" in os.environ:
         return "a preloaded library, such as a sanitizer, may not outlive a fork"
+    if os.environ.get("CUDA_VISIBLE_DEVICES") != "" and Path("/dev/nvidiactl").exists():
+        return "CUDA cannot be used after a fork"
     return None
 
 

@@ -1,9 +1,5 @@
-// common.cuh: types and arithmetic that slices and kernels share. The text before it defines SLICES.
-
-typedef unsigned short u16;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+// common.cuh: settings and arithmetic that slices and kernels share. The text before it defines SLICES; vectors.cuh is
+// before it too.
 
 // Settings of the initializers, by slice.
 struct First {

@@ -471,19 +471,6 @@ extern "C" __global__ void clear_sums(float4* sums, const u32* distinct) {
   for (u64 at = blockIdx.x * (u64)blockDim.x + threadIdx.x; at < count; at += (u64)gridDim.x * blockDim.x) sums[at] = zero;
 }
 
-__device__ __forceinline__ void add_vector(float4* sum, float4 value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(value.x), "f"(value.y), "f"(value.z),
-               "f"(value.w)
-               : "memory");
-#else
-  atomicAdd(&sum->x, value.x);
-  atomicAdd(&sum->y, value.y);
-  atomicAdd(&sum->z, value.z);
-  atomicAdd(&sum->w, value.w);
-#endif
-}
-
 // Adds the gradient of every occurrence to the sum of its slot, DIM4 lanes each. A block sums up to HOT places in shared
 // memory first: the first occurrence claims an entry, and a hot id claims one in almost every block.
 extern "C" __global__ void sum_gradients(const u64* table, const u32* entries, const u32* bags, const i64* offsets, u32 count,

@@ -5,12 +5,7 @@
 // each row padded to a multiple of four floats. A bag has places among the distinct ids of its table.
 //
 // Wiring comes from the declaration of the model. A column of an output is the sum of its sources, in the order of the
-// host; a column of a feature's rows has targets, the columns of outputs that it went to.
-
-typedef unsigned char u8;
-typedef unsigned int u32;
-typedef unsigned long long u64;
-typedef long long i64;
+// host; a column of a feature's rows has targets, the columns of outputs that it went to. vectors.cuh is before this text.
 
 #define NONE 0xffffffffu
 
@@ -145,19 +140,6 @@ __device__ __forceinline__ float gradient_of(const Output* grads, const Target& 
   if (!output.values) return 0.0f;
   const u32 column = target.offset + position * target.stride;
   return feature.is_shared ? output.shared[column] : output.values[(u64)bag * output.width + column];
-}
-
-__device__ __forceinline__ void add_vector(float4* sum, float4 value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(sum), "f"(value.x), "f"(value.y), "f"(value.z),
-               "f"(value.w)
-               : "memory");
-#else
-  atomicAdd(&sum->x, value.x);
-  atomicAdd(&sum->y, value.y);
-  atomicAdd(&sum->z, value.z);
-  atomicAdd(&sum->w, value.w);
-#endif
 }
 
 // The gradient of a column of a feature's rows, summed over its targets.

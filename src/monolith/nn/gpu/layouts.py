@@ -115,7 +115,7 @@ class GpuLayouts:
 
     def __init__(self, wiring: Wiring, device: GpuDevice, *, in_order: bool) -> None:
         self._wiring, self._device, self._in_order = wiring, device, in_order
-        self._kernels = device.compile(read_source("layouts.cu"))
+        self._kernels = device.compile(read_source("vectors.cuh") + read_source("layouts.cu"))
         self._blocks = 16 * device.processors
         self._dims = device.upload(np.array(wiring.dims, np.int32))
         self._first_columns = np.concatenate([[0], np.cumsum(wiring.widths)])[:-1]

@@ -109,7 +109,7 @@ def kernel_text(spec: TableSpec) -> str:
         "CHECK_FINITE": int(spec.nan_gradients != "pass"),
         "DEVICE": "__device__ __forceinline__",
     }
-    text = _define(constants) + read_source("common.cuh")
+    text = _define(constants) + read_source("vectors.cuh") + read_source("common.cuh")
     for number, (piece, place) in enumerate(zip(spec.slices, layout.slices, strict=True)):
         own = {
             "NUMBER": number,
