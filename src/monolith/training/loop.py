@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -246,7 +246,9 @@ class TrainingRun:
     def _run_group(self, until: int | None) -> None:
         try:
             self._step = self._first_step = self._group.join(self._stepper, self._step, self._flags)
-            with torch_threads(torch.get_num_threads()):
+            # A model on a GPU leaves the processors to the engine.
+            is_shared = self._stepper.device.type == "cpu"
+            with torch_threads(torch.get_num_threads()) if is_shared else nullcontext():
                 self._run_steps(until)
         except GroupClosed as closed:
             if closed.is_out_of_data:
