@@ -90,10 +90,20 @@ class SlidingHashFilter final : public AdmissionFilter {
 
   // The count before this call decides, so the id enters at its sighting number threshold + 1. A threshold above the
   // largest count works as the largest count.
-  bool admit(std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t /*turn*/) override {
-    Stripe& stripe = stripe_of(id);
-    const std::scoped_lock lock(stripe.mutex);
-    return stripe.counter.add(id, count) >= std::min(threshold, SlidingCounter::kMaxCount);
+  void admit(std::span<const Sighting> sightings, std::uint64_t /*turn*/, bool* admitted) override {
+    for (std::size_t begin = 0, end = 0; begin < sightings.size(); begin = end) {
+      Stripe& stripe = stripe_of(sightings[begin].id);
+      const std::scoped_lock lock(stripe.mutex);
+      // The ids of one part of a table share a stripe.
+      for (; end < std::min(sightings.size(), begin + kTogether) && &stripe_of(sightings[end].id) == &stripe; ++end) {
+        stripe.counter.fetch(sightings[end].id);
+      }
+      for (std::size_t i = begin; i < end; ++i) {
+        const Sighting& sighting = sightings[i];
+        admitted[i] =
+            stripe.counter.add(sighting.id, sighting.count) >= std::min(sighting.threshold, SlidingCounter::kMaxCount);
+      }
+    }
   }
 
   std::uint32_t seen(std::int64_t id) const override {
@@ -136,6 +146,8 @@ class SlidingHashFilter final : public AdmissionFilter {
   }
 
  private:
+  static constexpr std::size_t kTogether = 32;  // ids whose cells are fetched together
+
   struct Stripe {
     Stripe(std::uint64_t capacity, std::uint32_t split_num) : counter(capacity, split_num) {}
     std::mutex mutex;
@@ -183,12 +195,13 @@ class ProbabilisticFilter final : public AdmissionFilter {
 
   // Equal: an id is in with 95 % after `threshold` sightings, however they are split into calls. Otherwise each call
   // alone has the chance count / threshold.
-  bool admit(std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn) override {
-    if (threshold == 0) return true;
-    const double share = static_cast<double>(count) / threshold;
-    const double chance = header_.equal_probability != 0 ? 1.0 - std::pow(0.05, share) : share;
-    const std::uint64_t bits = scramble(scramble(static_cast<std::uint64_t>(id) ^ seed_) + turn);
-    return static_cast<double>(bits >> 11) * 0x1p-53 < chance;
+  void admit(std::span<const Sighting> sightings, std::uint64_t turn, bool* admitted) override {
+    for (const auto& [id, count, threshold] : sightings) {
+      const double share = static_cast<double>(count) / threshold;
+      const double chance = header_.equal_probability != 0 ? 1.0 - std::pow(0.05, share) : share;
+      const std::uint64_t bits = scramble(scramble(static_cast<std::uint64_t>(id) ^ seed_) + turn);
+      *admitted++ = static_cast<double>(bits >> 11) * 0x1p-53 < chance;
+    }
   }
 
   std::uint32_t seen(std::int64_t /*id*/) const override { return 0; }

@@ -9,16 +9,16 @@ namespace engine {
 
 namespace {
 
-// A small index doubles: its slack is nothing, its rebuilds are many.
+// A small index has a power of two: its slack is nothing, its rebuilds are many.
 constexpr std::size_t kSmallBuckets = 1024;
 
 }  // namespace
 
 std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   if (has_room(ids, bucket_count_)) return bucket_count_;
-  const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
   const std::size_t needed = ids * 8 / (kWidth * 7) + 1;
-  std::size_t buckets = std::max(grown, needed);
+  if (needed <= kSmallBuckets) return static_cast<std::uint32_t>(std::bit_ceil(needed));
+  std::size_t buckets = std::max<std::size_t>(bucket_count_ + bucket_count_ / 4, needed);
   // Bytes beyond the last full huge page lie in small pages and cost page walks: a large index ends with a full one.
   constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
   if (buckets > 2 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
@@ -40,7 +40,7 @@ bool Index::reserve(std::size_t more) {
 void Index::rebuild(std::uint32_t bucket_count) {
   Block fresh(std::size_t{bucket_count} * sizeof(Bucket));
   const std::span<const Bucket> old = buckets();
-  ++moves_;
+  ++history_.moves;
   buckets_ = reinterpret_cast<Bucket*>(fresh.data());
   bucket_count_ = bucket_count;
   size_ = 0;
@@ -62,12 +62,13 @@ Slot Index::insert(std::int64_t id, std::uint64_t hash, std::uint32_t row, std::
   bucket.rows[i] = row + 1;
   bucket.times[i] = time;
   ++size_;
+  ++history_.inserts;
   return b * kWidth + i;
 }
 
 void Index::erase(Slot slot) noexcept {
   --size_;
-  ++moves_;
+  ++history_.moves;
   std::uint32_t hole = slot / kWidth;
   std::uint32_t position = slot % kWidth;
   for (;;) {
@@ -110,7 +111,7 @@ void Index::shrink() {
 }
 
 void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
-  ++moves_;
+  ++history_.moves;
   block_ = Block();
   buckets_ = buckets.empty() ? nullptr : buckets.data();
   bucket_count_ = static_cast<std::uint32_t>(buckets.size());
@@ -118,7 +119,7 @@ void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
 }
 
 void Index::clear() noexcept {
-  ++moves_;
+  ++history_.moves;
   block_ = Block();
   buckets_ = nullptr;
   bucket_count_ = 0;

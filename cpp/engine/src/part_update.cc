@@ -69,20 +69,22 @@ void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
   RowPlan::Content& content = *plan.content_;
   distinct_ = content.parts[number_];
   const Index& index = part_.index;
-  const bool has_moved = content.moves[number_] != index.moves();
+  Index::History& searched = content.histories[number_];
+  const bool has_moved = searched.moves != index.history().moves;
+  const bool has_grown = searched.inserts != index.history().inserts;
   std::size_t absent = 0;
   for (std::size_t i = 0; i < distinct_.count; ++i) {
     RowHandle& handle = distinct_.handles[i];
     handle.is_new = handle.leaves = handle.is_refused = false;
-    // An id that was absent may have come since.
-    if (!has_moved && handle.row != kNoRow) continue;
-    if (i + kAhead < distinct_.count) prefetch(index.home(hash_of(distinct_.ids[i + kAhead])));
-    handle.slot = index.find(distinct_.ids[i], hash_of(distinct_.ids[i]));
-    handle.row = handle.slot == kNoSlot ? kNoRow : index.row(handle.slot);
+    if (has_moved || (has_grown && handle.row == kNoRow)) {
+      if (i + kAhead < distinct_.count) prefetch(index.home(hash_of(distinct_.ids[i + kAhead])));
+      handle.slot = index.find(distinct_.ids[i], hash_of(distinct_.ids[i]));
+      handle.row = handle.slot == kNoSlot ? kNoRow : index.row(handle.slot);
+    }
     absent += handle.row == kNoRow ? 1 : 0;
   }
   admit_absent(absent, content.grouped.group(number_).targets, admission);
-  content.moves[number_] = index.moves();
+  searched = index.history();
 }
 
 void PartUpdate::refresh_slots() noexcept {
@@ -101,50 +103,68 @@ std::uint32_t PartUpdate::take_row() {
   return row;
 }
 
-// The id gets a row with its initial content. There must be room in the index.
-void PartUpdate::make_row(std::size_t number) {
-  const std::int64_t id = distinct_.ids[number];
-  const std::uint32_t row = take_row();
-  table_.schema_.init(id, part_.rows.at(row));
-  RowHandle& handle = distinct_.handles[number];
-  handle.row = row;
-  handle.is_new = true;
-  handle.slot = part_.index.insert(id, hash_of(id), row, 0);
+// Every admitted id gets a row with its initial content.
+void PartUpdate::make_rows(std::size_t admitted) {
+  if (part_.index.reserve(admitted)) refresh_slots();
+  for_each([&](std::int64_t id, RowHandle& handle) {
+    if (!handle.is_new) return;
+    handle.row = take_row();
+    table_.schema_.init(id, part_.rows.at(handle.row));
+    handle.slot = part_.index.insert(id, hash_of(id), handle.row, 0);
+  });
+}
+
+// Marks the absent ids that may enter as new. Returns how many do.
+std::size_t PartUpdate::ask_filter(std::span<const std::uint32_t> targets, const Admission& admission) {
+  std::uint32_t* seen = nullptr;
+  if (!admission.counts.empty()) {
+    seen = thread_scratch().sightings.get(distinct_.count);
+    std::fill_n(seen, distinct_.count, 0U);
+    for (std::size_t i = 0; i < targets.size(); ++i) seen[distinct_.numbers[i]] += admission.counts[targets[i]];
+  }
+  const auto turn = static_cast<std::uint32_t>(number_);
+  if (admission.order != nullptr) admission.order->wait_for(turn);
+  std::array<Sighting, kStride> asked;
+  std::array<RowHandle*, kStride> handles;
+  std::array<bool, kStride> is_admitted;
+  std::size_t count = 0;
+  std::size_t admitted = 0;
+  const auto ask = [&] {
+    table_.filter_->admit({asked.data(), count}, admission.turn, is_admitted.data());
+    for (std::size_t k = 0; k < count; ++k) {
+      handles[k]->is_new = is_admitted[k];
+      admitted += is_admitted[k] ? 1 : 0;
+    }
+    count = 0;
+  };
+  for (std::size_t i = 0; i < distinct_.count; ++i) {
+    RowHandle& handle = distinct_.handles[i];
+    if (handle.row != kNoRow) continue;
+    const std::uint32_t threshold = table_.threshold_of(distinct_.ids[i]);
+    if (threshold == 0) {
+      handle.is_new = true;
+      ++admitted;
+      continue;
+    }
+    handles[count] = &handle;
+    asked[count++] = {distinct_.ids[i], seen == nullptr ? handle.count : seen[i], threshold};
+    if (count == kStride) ask();
+  }
+  ask();
+  if (admission.order != nullptr && admission.ends_turn) admission.order->pass(turn);
+  return admitted;
 }
 
 void PartUpdate::admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission) {
   if (absent == 0) return;
-  Index& index = part_.index;
   if (!admission.asks_filter || !table_.filter_) {
-    for (std::size_t i = 0; i < distinct_.count; ++i) {
-      if (distinct_.handles[i].row != kNoRow) continue;
-      if (index.reserve(1)) refresh_slots();
-      make_row(i);
-    }
+    for_each([](std::int64_t, RowHandle& handle) { handle.is_new = handle.row == kNoRow; });
+    make_rows(absent);
     return;
   }
-  std::uint32_t* sightings = nullptr;
-  if (!admission.counts.empty()) {
-    sightings = thread_scratch().sightings.get(distinct_.count);
-    std::fill_n(sightings, distinct_.count, 0U);
-    for (std::size_t i = 0; i < targets.size(); ++i) sightings[distinct_.numbers[i]] += admission.counts[targets[i]];
-  }
-  if (admission.order != nullptr) admission.order->wait_for(static_cast<std::uint32_t>(number_));
-  if (index.reserve(absent)) refresh_slots();
-  std::uint64_t filtered = 0;
-  for (std::size_t i = 0; i < distinct_.count; ++i) {
-    if (distinct_.handles[i].row != kNoRow) continue;
-    const std::int64_t id = distinct_.ids[i];
-    const std::uint32_t threshold = table_.threshold_of(id);
-    const std::uint32_t seen = sightings == nullptr ? distinct_.handles[i].count : sightings[i];
-    if (threshold == 0 || table_.filter_->admit(id, seen, threshold, admission.turn)) {
-      make_row(i);
-    } else {
-      ++filtered;
-    }
-  }
-  if (admission.order != nullptr && admission.ends_turn) admission.order->pass(static_cast<std::uint32_t>(number_));
-  table_.ids_filtered_.fetch_add(filtered, std::memory_order_relaxed);
+  const std::size_t admitted = ask_filter(targets, admission);
+  table_.ids_filtered_.fetch_add(absent - admitted, std::memory_order_relaxed);
+  make_rows(admitted);
 }
 
 // Turns gradients of looked-up values into gradients of stored values, where compression makes a difference.

@@ -76,7 +76,7 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
   std::array<const std::byte*, kRing> rows;
   const bool is_plain = schema_.is_plain() && !config_.miss_is_initial;
   const std::shared_lock lock(part.mutex);
-  content.moves[number] = part.index.moves();
+  content.histories[number] = part.index.history();
   with_width(schema_.dim(), [&](auto width) {
     search_ids(
         part.index, group.ids, distinct,
@@ -117,7 +117,7 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
     content.parts[part].count = grouped.group(part).ids.size();
     if (content.parts[part].count == 0) continue;
     locks[part - begin] = std::shared_lock(parts_[part]->mutex);
-    content.moves[part] = parts_[part]->index.moves();
+    content.histories[part] = parts_[part]->index.history();
   }
   const std::int64_t* const ids = grouped.ids().data();
   const std::uint32_t* const targets = grouped.targets();

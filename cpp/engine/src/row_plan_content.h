@@ -21,7 +21,7 @@ struct RowPlan::Content {
   Reused<std::uint32_t> numbers;
   Reused<float> values;
   std::array<DistinctIds, kParts> parts{};
-  std::array<std::uint64_t, kParts> moves{};  // of the part's index when its rows were searched
+  std::array<Index::History, kParts> histories{};  // of the part's index when its rows were searched
 
   // Takes memory for the occurrences in `grouped`.
   void reserve(std::size_t dim) {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/hash.h"
+#include "rows.h"
 
 namespace engine {
 namespace {
@@ -63,21 +64,37 @@ SlidingCounter::Place SlidingCounter::place_of(std::int64_t id) noexcept {
   return {hash, static_cast<std::uint32_t>(hash << 16)};
 }
 
+std::uint32_t* SlidingCounter::home_cell(const Split& split, const Place& place) noexcept {
+  return split.cells.get() +
+         static_cast<std::uint64_t>(static_cast<Wide>(place.hash) * home_cells(split.capacity) >> 64);
+}
+
 // The first cell on the id's way that is empty or holds the id; null when no cell is.
 std::uint32_t* SlidingCounter::usable_cell(const Split& split, const Place& place) noexcept {
-  const auto home = static_cast<std::uint64_t>(static_cast<Wide>(place.hash) * home_cells(split.capacity) >> 64);
+  std::uint32_t* const home = home_cell(split, place);
   for (std::uint64_t i = 0; i < kMaxProbe; ++i) {
-    std::uint32_t* cell = split.cells.get() + home + i;  // home + 64 is within the cells, so nothing wraps
+    std::uint32_t* cell = home + i;  // home + 64 is within the cells, so nothing wraps
     if (*cell == 0 || (*cell & ~kCountMask) == place.signature) return cell;
   }
   return nullptr;
 }
 
+std::uint64_t SlidingCounter::splits_behind() const noexcept {
+  return std::min<std::uint64_t>(head_increment_, splits_.size() - kForwardWindow);
+}
+
+void SlidingCounter::fetch(std::int64_t id) const noexcept {
+  const Place place = place_of(id);
+  for (std::uint64_t back = 0; back <= splits_behind(); ++back) {
+    const Split& split = behind(back);
+    if (split.cells != nullptr) prefetch(home_cell(split, place));
+  }
+}
+
 // The count of an id in the splits behind the head.
 std::uint32_t SlidingCounter::count_behind(const Place& place) const noexcept {
-  const std::uint64_t window = std::min<std::uint64_t>(head_increment_, splits_.size() - kForwardWindow);
-  for (std::uint64_t back = 1; back <= window; ++back) {
-    const Split& split = splits_[at(head_ + splits_.size() - back)];
+  for (std::uint64_t back = 1; back <= splits_behind(); ++back) {
+    const Split& split = behind(back);
     if (split.cells == nullptr) continue;
     const std::uint32_t* cell = usable_cell(split, place);
     if (cell != nullptr && *cell != 0) return *cell & kCountMask;

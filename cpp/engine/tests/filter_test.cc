@@ -23,9 +23,16 @@ std::unique_ptr<AdmissionFilter> probabilistic(bool equal, std::uint64_t seed = 
   return make_filter({"probabilistic_filter", {{"equal_probability", equal ? 1.0 : 0.0}}}, seed);
 }
 
+bool admit(AdmissionFilter& filter, std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn) {
+  const Sighting sighting{id, count, threshold};
+  bool admitted = false;
+  filter.admit({&sighting, 1}, turn, &admitted);
+  return admitted;
+}
+
 std::vector<bool> ask(AdmissionFilter& filter, const std::vector<std::int64_t>& ids, std::uint32_t threshold) {
   std::vector<bool> admitted;
-  for (const auto id : ids) admitted.push_back(filter.admit(id, 1, threshold, 0));
+  for (const auto id : ids) admitted.push_back(admit(filter, id, 1, threshold, 0));
   return admitted;
 }
 
@@ -42,23 +49,23 @@ TEST(SlidingHashFilterTest, counts_and_admits_from_the_sighting_after_the_thresh
   const auto filter = sliding(1000);
   for (std::uint32_t seen = 0; seen < 40; ++seen) {
     EXPECT_EQ(filter->seen(1), seen);
-    EXPECT_EQ(filter->admit(1, 1, 20, 0), seen >= 20) << seen;  // the original never admits above 15
+    EXPECT_EQ(admit(*filter, 1, 1, 20, 0), seen >= 20) << seen;  // the original never admits above 15
   }
   EXPECT_EQ(filter->seen(2), 0U);
 }
 
 TEST(SlidingHashFilterTest, adds_the_whole_count_after_it_has_decided) {
   const auto filter = sliding(1000);
-  EXPECT_FALSE(filter->admit(5, 30, 30, 0));
-  EXPECT_TRUE(filter->admit(5, 1, 30, 0));
+  EXPECT_FALSE(admit(*filter, 5, 30, 30, 0));
+  EXPECT_TRUE(admit(*filter, 5, 1, 30, 0));
   EXPECT_EQ(filter->seen(5), 31U);
 }
 
 TEST(SlidingHashFilterTest, stays_at_the_largest_count_and_caps_thresholds_there) {
   const auto filter = sliding(1000);
-  EXPECT_FALSE(filter->admit(5, 0xffffffff, 0xffffffff, 0));
+  EXPECT_FALSE(admit(*filter, 5, 0xffffffff, 0xffffffff, 0));
   EXPECT_EQ(filter->seen(5), SlidingCounter::kMaxCount);
-  EXPECT_TRUE(filter->admit(5, 0xffffffff, 0xffffffff, 0));
+  EXPECT_TRUE(admit(*filter, 5, 0xffffffff, 0xffffffff, 0));
   EXPECT_EQ(filter->seen(5), SlidingCounter::kMaxCount);
 }
 
@@ -118,7 +125,7 @@ TEST(SlidingHashFilterTest, a_million_ids_in_a_capacity_of_a_million_are_seldom_
   const auto filter = sliding(1 << 20);
   const std::int64_t count = 1 << 20;
   int wrong = 0;
-  for (std::int64_t id = 0; id < count; ++id) wrong += filter->admit(id, 1, 1, 0) ? 1 : 0;
+  for (std::int64_t id = 0; id < count; ++id) wrong += admit(*filter, id, 1, 1, 0) ? 1 : 0;
   EXPECT_LT(wrong, 1500);
   wrong = 0;
   for (std::int64_t id = 0; id < count; ++id) wrong += filter->seen(id) != 1 ? 1 : 0;
@@ -128,11 +135,31 @@ TEST(SlidingHashFilterTest, a_million_ids_in_a_capacity_of_a_million_are_seldom_
 TEST(SlidingHashFilterTest, a_million_ids_in_half_the_capacity_are_half_forgotten) {
   const auto filter = sliding(1 << 19);
   const std::int64_t count = 1 << 20;
-  for (std::int64_t id = 0; id < count; ++id) filter->admit(id, 1, 1, 0);
+  for (std::int64_t id = 0; id < count; ++id) admit(*filter, id, 1, 1, 0);
   std::int64_t forgotten = 0;
   for (std::int64_t id = 0; id < count; ++id) forgotten += filter->seen(id) == 0 ? 1 : 0;
   // A ring remembers between five and six of its seven splits.
   EXPECT_NEAR(static_cast<double>(forgotten) / static_cast<double>(count), 0.5, 0.1);
+}
+
+TEST(SlidingHashFilterTest, ids_that_ask_together_are_answered_as_one_by_one) {
+  const auto together = sliding(200'000);  // several stripes
+  const auto one_by_one = sliding(200'000);
+  std::mt19937_64 random(5);
+  std::size_t entered = 0;
+  for (std::uint32_t call = 0; call < 400; ++call) {
+    std::vector<Sighting> sightings(random() % 300);
+    for (Sighting& each : sightings) each = {static_cast<std::int64_t>(random() % 20'000), call % 3 + 1, 4};
+    const auto admitted = std::make_unique<bool[]>(sightings.size());
+    together->admit(sightings, call, admitted.get());
+    for (std::size_t i = 0; i < sightings.size(); ++i) {
+      const auto [id, count, threshold] = sightings[i];
+      ASSERT_EQ(admitted[i], admit(*one_by_one, id, count, threshold, call)) << call << " " << i;
+      entered += admitted[i] ? 1 : 0;
+    }
+  }
+  EXPECT_GT(entered, 1000U);
+  EXPECT_EQ(together->save(), one_by_one->save());
 }
 
 TEST(SlidingHashFilterTest, threads_lose_no_count) {
@@ -141,7 +168,7 @@ TEST(SlidingHashFilterTest, threads_lose_no_count) {
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([&filter] {
       for (int round = 0; round < 10; ++round) {
-        for (std::int64_t id = 0; id < 5000; ++id) filter->admit(id, 1, 1000, 0);
+        for (std::int64_t id = 0; id < 5000; ++id) admit(*filter, id, 1, 1000, 0);
       }
     });
   }
@@ -153,7 +180,7 @@ TEST(SlidingHashFilterTest, takes_memory_for_the_splits_in_use) {
   const auto filter = sliding(6000);
   const std::size_t empty = filter->memory_bytes();
   EXPECT_LT(empty, 4096U);
-  filter->admit(1, 1, 1, 0);
+  admit(*filter, 1, 1, 1, 0);
   EXPECT_GE(filter->memory_bytes(), empty + 1264 * 4);
   EXPECT_LE(filter->memory_bytes(), empty + 2 * 1264 * 4);
   filter->clear();
@@ -163,7 +190,7 @@ TEST(SlidingHashFilterTest, takes_memory_for_the_splits_in_use) {
 
 TEST(SlidingHashFilterTest, memory_follows_the_ids) {
   const auto filter = sliding(20'000'000);
-  for (std::int64_t id = 0; id < 100'000; ++id) filter->admit(id, 1, 1, 0);
+  for (std::int64_t id = 0; id < 100'000; ++id) admit(*filter, id, 1, 1, 0);
   EXPECT_LT(filter->memory_bytes(), std::size_t{4} << 20);
   for (std::int64_t id = 0; id < 100'000; ++id) ASSERT_GE(filter->seen(id), 1U);
 }
@@ -202,7 +229,7 @@ TEST(SlidingHashFilterTest, merged_filters_remember_the_ids_of_both) {
     const auto other = sliding(capacity);
     const auto ids = static_cast<std::int64_t>(capacity / 4);
     for (std::int64_t id = 0; id < ids; ++id) {
-      (id % 2 == 0 ? one : other)->admit(id, static_cast<std::uint32_t>(id % 7 + 1), 1000, 0);
+      admit(id % 2 == 0 ? *one : *other, id, static_cast<std::uint32_t>(id % 7 + 1), 1000, 0);
     }
     const auto saved = other->save();
     one->merge(saved.data(), saved.size());
@@ -218,14 +245,14 @@ TEST(SlidingHashFilterTest, merged_filters_without_room_for_all_keep_the_newest)
   const auto one = sliding(300);
   const auto other = sliding(300);
   for (std::int64_t id = 0; id < 600; ++id) {
-    one->admit(id, 1, 1000, 0);
-    other->admit(1000 + id, 1, 1000, 0);
+    admit(*one, id, 1, 1000, 0);
+    admit(*other, 1000 + id, 1, 1000, 0);
   }
   const auto saved = other->save();
   one->merge(saved.data(), saved.size());
   for (const std::int64_t newest : {599, 1599}) EXPECT_EQ(one->seen(newest), 1U) << newest;
   for (const std::int64_t oldest : {0, 1000}) EXPECT_EQ(one->seen(oldest), 0U) << oldest;
-  for (std::int64_t id = 2000; id < 2600; ++id) EXPECT_FALSE(one->admit(id, 1, 1000, 0));
+  for (std::int64_t id = 2000; id < 2600; ++id) EXPECT_FALSE(admit(*one, id, 1, 1000, 0));
   EXPECT_EQ(one->seen(599), 0U);  // forgotten in its turn
   EXPECT_EQ(one->seen(2599), 1U);
 }
@@ -281,7 +308,7 @@ TEST(FilterTest, settings_are_checked) {
 
 double share_admitted(AdmissionFilter& filter, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn = 0) {
   int admitted = 0;
-  for (std::int64_t id = 0; id < 100000; ++id) admitted += filter.admit(id, count, threshold, turn) ? 1 : 0;
+  for (std::int64_t id = 0; id < 100000; ++id) admitted += admit(filter, id, count, threshold, turn) ? 1 : 0;
   return admitted / 100000.0;
 }
 
@@ -308,10 +335,10 @@ TEST(ProbabilisticFilterTest, the_coin_depends_on_seed_id_and_turn_only) {
   int other_turn = 0;
   int other_seed = 0;
   for (std::int64_t id = 0; id < 1000; ++id) {
-    const bool admitted = filter->admit(id, 1, 7, 3);
-    same_turn += admitted == twin->admit(id, 1, 7, 3) ? 1 : 0;
-    other_turn += admitted == filter->admit(id, 1, 7, 4) ? 1 : 0;
-    other_seed += admitted == other->admit(id, 1, 7, 3) ? 1 : 0;
+    const bool admitted = admit(*filter, id, 1, 7, 3);
+    same_turn += admitted == admit(*twin, id, 1, 7, 3) ? 1 : 0;
+    other_turn += admitted == admit(*filter, id, 1, 7, 4) ? 1 : 0;
+    other_seed += admitted == admit(*other, id, 1, 7, 3) ? 1 : 0;
   }
   EXPECT_EQ(same_turn, 1000);
   EXPECT_LT(other_turn, 700);
@@ -320,7 +347,7 @@ TEST(ProbabilisticFilterTest, the_coin_depends_on_seed_id_and_turn_only) {
 
 TEST(ProbabilisticFilterTest, keeps_nothing_but_its_mode) {
   const auto filter = probabilistic(true);
-  filter->admit(1, 100, 7, 0);
+  admit(*filter, 1, 100, 7, 0);
   EXPECT_EQ(filter->seen(1), 0U);
   const auto bytes = filter->save();
   probabilistic(true)->load(bytes.data(), bytes.size());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,12 +12,19 @@
 
 namespace engine {
 
+// An absent id that a call has seen.
+struct Sighting {
+  std::int64_t id;
+  std::uint32_t count;      // occurrences in the call
+  std::uint32_t threshold;  // > 0
+};
+
 class AdmissionFilter {
  public:
   virtual ~AdmissionFilter() = default;
-  // Counts `count` more sightings of an absent id; returns whether it may enter now. Concurrent.
-  // `threshold` > 0. `turn` numbers the call that asks, for filters that draw random numbers.
-  virtual bool admit(std::int64_t id, std::uint32_t count, std::uint32_t threshold, std::uint64_t turn) = 0;
+  // Counts the sightings in their order; admitted[i] becomes whether id i may enter now. Concurrent.
+  // `turn` numbers the call that asks, for filters that draw random numbers.
+  virtual void admit(std::span<const Sighting> sightings, std::uint64_t turn, bool* admitted) = 0;
   // Sightings remembered of an id; 0 when unknown. Concurrent.
   [[nodiscard]] virtual std::uint32_t seen(std::int64_t id) const = 0;
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;

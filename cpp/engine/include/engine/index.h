@@ -15,7 +15,7 @@
 
 namespace engine {
 
-// Where an entry stands: bucket * 4 + position. Valid while moves() is the same: an insert moves nothing.
+// Where an entry stands: bucket * 4 + position. Valid while no entry moves or leaves: an insert moves nothing.
 using Slot = std::uint32_t;
 inline constexpr Slot kNoSlot = 0xFFFFFFFFU;
 
@@ -130,8 +130,12 @@ class Index {
   // Fetches the bucket of a slot; kNoSlot does no harm.
   void fetch(Slot slot) const noexcept { __builtin_prefetch(buckets_ + slot / kWidth, 1, 3); }
 
-  // Raised whenever entries move or leave. A slot and the row number in it hold while this is the same.
-  [[nodiscard]] std::uint64_t moves() const noexcept { return moves_; }
+  // Counts the changes of the entries.
+  struct History {
+    std::uint64_t moves = 0;    // raised whenever entries move or leave: a slot and the row number in it hold till then
+    std::uint64_t inserts = 0;  // an absent id stays absent till this is raised
+  };
+  [[nodiscard]] const History& history() const noexcept { return history_; }
 
   [[nodiscard]] std::int64_t id(Slot slot) const noexcept { return buckets_[slot / kWidth].ids[slot % kWidth]; }
   [[nodiscard]] std::uint32_t row(Slot slot) const noexcept { return buckets_[slot / kWidth].rows[slot % kWidth] - 1; }
@@ -180,7 +184,7 @@ class Index {
   Bucket* buckets_ = nullptr;
   std::uint32_t bucket_count_ = 0;
   std::size_t size_ = 0;
-  std::uint64_t moves_ = 0;
+  History history_;
 };
 
 }  // namespace engine

@@ -30,6 +30,8 @@ class SlidingCounter {
   // Counts `count` more sightings and returns how many there were before. `kMaxCount` when the places of the id are all
   // taken: an id that cannot be counted is let in. Exclusive.
   std::uint32_t add(std::int64_t id, std::uint32_t count);
+  // Fetches the cells that `add` will probably read. Exclusive.
+  void fetch(std::int64_t id) const noexcept;
   // Exclusive, because a split may be wiped meanwhile.
   [[nodiscard]] std::uint32_t seen(std::int64_t id) const noexcept;
 
@@ -67,10 +69,18 @@ class SlidingCounter {
   [[nodiscard]] static std::uint64_t home_cells(std::uint64_t capacity) noexcept { return capacity * 12 / 10; }
   [[nodiscard]] static std::uint64_t cells(const Split& split) noexcept;
   [[nodiscard]] static Place place_of(std::int64_t id) noexcept;
+  [[nodiscard]] static std::uint32_t* home_cell(const Split& split, const Place& place) noexcept;
   [[nodiscard]] static std::uint32_t* usable_cell(const Split& split, const Place& place) noexcept;
+  // Splits behind the head that may hold ids.
+  [[nodiscard]] std::uint64_t splits_behind() const noexcept;
+  [[nodiscard]] const Split& behind(std::uint64_t back) const noexcept {
+    return splits_[at(head_ + splits_.size() - back)];
+  }
   [[nodiscard]] std::uint32_t count_behind(const Place& place) const noexcept;
+  // A place in the ring from one beyond its end; without the price of a division.
   [[nodiscard]] std::uint32_t at(std::uint64_t split) const noexcept {
-    return static_cast<std::uint32_t>(split % splits_.size());
+    while (split >= splits_.size()) split -= splits_.size();
+    return static_cast<std::uint32_t>(split);
   }
   static void allocate(Split& split);
   static void copy_cells(const Split& from, Split& into) noexcept;
