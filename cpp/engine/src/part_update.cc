@@ -104,10 +104,10 @@ std::uint32_t PartUpdate::take_row() {
 }
 
 // Every admitted id gets a row with its initial content.
-void PartUpdate::make_rows(std::size_t admitted) {
-  if (part_.index.reserve(admitted)) refresh_slots();
+void PartUpdate::make_rows() {
   for_each([&](std::int64_t id, RowHandle& handle) {
     if (!handle.is_new) return;
+    if (part_.index.reserve(1)) refresh_slots();
     handle.row = take_row();
     table_.schema_.init(id, part_.rows.at(handle.row));
     handle.slot = part_.index.insert(id, hash_of(id), handle.row, 0);
@@ -159,12 +159,12 @@ void PartUpdate::admit_absent(std::size_t absent, std::span<const std::uint32_t>
   if (absent == 0) return;
   if (!admission.asks_filter || !table_.filter_) {
     for_each([](std::int64_t, RowHandle& handle) { handle.is_new = handle.row == kNoRow; });
-    make_rows(absent);
+    make_rows();
     return;
   }
   const std::size_t admitted = ask_filter(targets, admission);
   table_.ids_filtered_.fetch_add(absent - admitted, std::memory_order_relaxed);
-  make_rows(admitted);
+  make_rows();
 }
 
 // Turns gradients of looked-up values into gradients of stored values, where compression makes a difference.

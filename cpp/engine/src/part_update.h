@@ -116,7 +116,7 @@ class PartUpdate {
   void replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy);
   void admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission);
   [[nodiscard]] std::uint32_t take_row();
-  void make_rows(std::size_t admitted);
+  void make_rows();
   [[nodiscard]] std::size_t ask_filter(std::span<const std::uint32_t> targets, const Admission& admission);
   void refresh_slots() noexcept;
   class Stride;

@@ -69,6 +69,12 @@ void RowStore::reserve(std::size_t more) {
 
 void RowStore::adopt(std::byte* rows, std::size_t count) {
   const std::size_t slab_rows = std::size_t{mask_} + 1;
+  if (count < slab_rows) {  // the first slab moves when it grows
+    if (count > 0) slabs_.assign(1, rows);
+    capacity_ = count;
+    end_ = static_cast<std::uint32_t>(count);
+    return;
+  }
   adopted_slabs_ = count / slab_rows;
   for (std::size_t slab = 0; slab < adopted_slabs_; ++slab) slabs_.push_back(rows + slab * slab_rows * row_bytes_);
   const std::size_t adopted = capacity_ = adopted_slabs_ * slab_rows;

@@ -25,6 +25,10 @@ constexpr std::size_t kPieceRows = 16384;
 // One more row for every so many finds room in the index before it must be rebuilt.
 constexpr std::size_t kRoomShare = 16;
 constexpr std::size_t kReadBytes = std::size_t{8} << 20;
+// Files up to this size are read and mapped whole at once. A kernel before 5.14 refuses that, and reads pages on
+// demand.
+constexpr std::size_t kSmallBytes = std::size_t{16} << 20;
+constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers do not name
 // File systems whose files other machines, or a program of the user, may cut off or lose while they are mapped here:
 // NFS, SMB (three), FUSE and virtiofs, 9P and gVisor, Ceph, AFS (two), Lustre, GPFS, GFS2, OCFS2, BeeGFS, OrangeFS,
 // PanFS, StorNext, Coda, NCP, VirtualBox, VMware, Parallels. A page that is gone would end the process.
@@ -40,13 +44,6 @@ bool is_foreign(int descriptor) noexcept {
 }
 
 const std::size_t kPageBytes = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-
-// Advice about the pages that hold some bytes; where it is not taken, nothing is wrong.
-void advise(std::span<const std::byte> bytes, int advice) noexcept {
-  const auto begin = reinterpret_cast<std::uintptr_t>(bytes.data()) / kPageBytes * kPageBytes;
-  const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size());
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, advice);
-}
 
 std::vector<std::byte> layout_of(const Table& table) {
   std::vector<std::byte> layout;
@@ -170,7 +167,7 @@ TableImage::TableImage(const std::string& path, std::uint64_t bytes, const Table
     });
   }
   try {
-    check(table);
+    check(table, file);
     check_whole();
   } catch (const SnapshotCorrupt& error) {
     if (is_mapped()) ::munmap(data_, bytes_);
@@ -214,24 +211,10 @@ void TableImage::map(const std::string& path, int descriptor) {
   const std::size_t pages = (bytes_ + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (skipped + pages < room) ::munmap(data_ + pages, room - skipped - pages);
   if (bytes_ >= kHugePageBytes) ::madvise(data_, bytes_, MADV_HUGEPAGE);  // pages not cached yet are read as huge ones
+  if (bytes_ <= kSmallBytes) ::madvise(data_, bytes_, kPopulateRead);     // requests then wait for no page
 }
 
-// Copied first, then checked: a program that writes to the mapped file can then change rows, but send no search astray.
-void TableImage::copy_index(std::size_t part) {
-  const auto mapped = std::as_bytes(parts_[part].buckets);
-  advise(mapped, MADV_WILLNEED);  // all of it will be read: the disk may begin
-  indexes_[part] = Block(mapped.size());
-  std::memcpy(indexes_[part].data(), mapped.data(), mapped.size());
-  parts_[part].buckets = {reinterpret_cast<Index::Bucket*>(indexes_[part].data()), parts_[part].buckets.size()};
-}
-
-std::size_t TableImage::index_bytes() const noexcept {
-  std::size_t bytes = 0;
-  for (const Block& index : indexes_) bytes += index.bytes();
-  return bytes;
-}
-
-void TableImage::check(const Table& table) {
+void TableImage::check(const Table& table, const InputFile& file) {
   const std::byte* tail = data_ + bytes_ - kImageTailBytes;
   if (std::memcmp(data_, kImageMagic, sizeof kImageMagic) != 0 ||
       std::memcmp(tail + 2 * sizeof(std::uint32_t), kImageMagic, sizeof kImageMagic) != 0) {
@@ -249,15 +232,29 @@ void TableImage::check(const Table& table) {
   const std::vector<ImagePlace> places = image_places(footer, &end);
   if (end != static_cast<std::uint64_t>(start - data_)) throw SnapshotCorrupt("the parts do not fill the file");
   max_time_s_ = footer.max_time_s;
+  std::size_t buckets = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
+    buckets += footer.parts[i].buckets;
     parts_.push_back({.buckets = {reinterpret_cast<Index::Bucket*>(data_ + places[i].index), footer.parts[i].buckets},
                       .rows = data_ + places[i].rows,
                       .count = footer.parts[i].rows});
   }
-  indexes_.resize(is_mapped() ? parts_.size() : 0);
+  if (is_mapped()) {
+    // Copied first, then checked: a program that writes to the mapped file can then change rows, but send no search
+    // astray.
+    indexes_ = Block(buckets * sizeof(Index::Bucket));
+    auto* copy = reinterpret_cast<Index::Bucket*>(indexes_.data());
+    for (Part& part : parts_) {
+      part.buckets = {copy, part.buckets.size()};
+      copy += part.buckets.size();
+    }
+  }
   table.pool().run(parts_.size(), [&](std::size_t i) {
     if (parts_[i].buckets.empty()) return;
-    if (is_mapped()) copy_index(i);
+    const auto copied = std::as_writable_bytes(parts_[i].buckets);
+    if (is_mapped() && !file.read_at(places[i].index, copied.data(), copied.size())) {
+      throw SnapshotCorrupt("it became shorter meanwhile");
+    }
     const auto lines = std::as_bytes(parts_[i].buckets);
     check_image_index(parts_[i].buckets, parts_[i].count, i);
     if (crc32c(0, lines.data(), lines.size()) != footer.parts[i].index_crc) {

@@ -129,6 +129,22 @@ TEST_F(TableImageTest, WholeSlabsOfRowsAreUsedWhereTheyLie) {
   expect_rows(*table, kCount);
 }
 
+TEST_F(TableImageTest, RowsOfASmallTableAreUsedWhereTheyLieUntilItGrows) {
+  constexpr std::uint32_t kDim = 16;
+  constexpr std::int64_t kCount = 12'000;
+  write(kCount, kDim);
+  const auto table = load(kDim);
+  expect_rows(*table, kCount);
+  EXPECT_LT(table->memory_bytes(), table->size() * kDim * sizeof(float));
+  std::vector<std::int64_t> more;
+  for (std::int64_t i = 0; i < 20'000; ++i) more.push_back(-1'000'000'000 - i);
+  const std::vector<float> ones(more.size() * kDim, 1.0F);
+  table->assign(more, ones.data(), 5);
+  EXPECT_GT(table->memory_bytes(), table->size() * kDim * sizeof(float));
+  EXPECT_EQ(table->erase(more), more.size());
+  expect_rows(*table, kCount);
+}
+
 TEST_F(TableImageTest, ChangesStayInTheTableThatWasChanged) {
   write(3000, 2);
   const Content before = read();

@@ -169,8 +169,8 @@ def _check_size(path: Path, file: FileRecord) -> None:
 def measure_file(path: Path) -> tuple[int, int]:
     """Return size and checksum of a file."""
     size = checksum = 0
-    buffer = bytearray(_PIECE_BYTES)
     with path.open("rb", buffering=0) as file:
+        buffer = bytearray(min(_PIECE_BYTES, os.fstat(file.fileno()).st_size + 1))
         while count := file.readinto(buffer):
             checksum = _native.crc32c(memoryview(buffer)[:count], checksum)
             size += count

@@ -45,8 +45,8 @@ class RowStore {
   std::uint32_t take() noexcept;
   void free(std::uint32_t row) noexcept;
   void clear() noexcept;
-  // An empty store uses rows in memory that the caller keeps alive: whole slabs are
-  // used where they are, the rows behind the last of them are copied.
+  // An empty store uses rows in memory that the caller keeps alive: a store smaller than one slab and whole slabs are
+  // used where they are, the rows behind the last whole slab are copied.
   void adopt(std::byte* rows, std::size_t count);
 
  private:

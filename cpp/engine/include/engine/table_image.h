@@ -27,6 +27,7 @@
 
 namespace engine {
 
+class InputFile;
 class MappingGuard;
 
 struct ImageFile {
@@ -64,19 +65,18 @@ class TableImage {
   // Throws SnapshotCorrupt when another program has cut the mapped file off: rows that were read since may be zeros.
   void check_whole() const;
   // Memory of the copied indexes; 0 when the file was read whole.
-  [[nodiscard]] std::size_t index_bytes() const noexcept;
+  [[nodiscard]] std::size_t index_bytes() const noexcept { return indexes_.bytes(); }
 
  private:
   void map(const std::string& path, int descriptor);
-  void check(const Table& table);
-  void copy_index(std::size_t part);
+  void check(const Table& table, const InputFile& file);
 
   std::string path_;
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
   std::unique_ptr<const MappingGuard> guard_;  // of a mapped file
   Block block_;                                // the whole file, when it was read and not mapped
-  std::vector<Block> indexes_;                 // per part a copy of its index, when the file is mapped
+  Block indexes_;                              // a copy of the indexes of all parts, when the file is mapped
   std::vector<Part> parts_;
   std::int64_t max_time_s_ = 0;
 };
