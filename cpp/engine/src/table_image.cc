@@ -25,8 +25,7 @@ constexpr std::size_t kPieceRows = 16384;
 // One more row for every so many finds room in the index before it must be rebuilt.
 constexpr std::size_t kRoomShare = 16;
 constexpr std::size_t kReadBytes = std::size_t{8} << 20;
-// Files up to this size are read and mapped whole at once. A kernel before 5.14 refuses that, and reads pages on
-// demand.
+// A load reads and maps files up to this size whole. A kernel before 5.14 refuses that, and reads pages on demand.
 constexpr std::size_t kSmallBytes = std::size_t{16} << 20;
 constexpr int kPopulateRead = 22;  // MADV_POPULATE_READ, which older headers do not name
 // File systems whose files other machines, or a program of the user, may cut off or lose while they are mapped here:
