@@ -16,7 +16,7 @@ namespace engine {
 namespace {
 
 // Ids whose rows are found before the first is read: their addresses fit the first cache, with room for rows.
-constexpr std::size_t kBlockIds = 1024;
+constexpr std::size_t kBlockIds = 2048;
 // Ids read under one hold of the locks: a fraction of a millisecond.
 constexpr std::size_t kLockedIds = 8192;
 // Rows between the fetch of a row and its use.
@@ -24,7 +24,7 @@ constexpr std::size_t kRowsAhead = 24;
 
 // Ids per piece of work. Sums never span pieces and run in order of occurrence, so pieces may follow the threads.
 std::size_t piece_ids(std::size_t ids, unsigned threads) {
-  return std::clamp<std::size_t>(ids / (std::size_t{threads} * 4), std::size_t{1} << 12, std::size_t{1} << 16);
+  return std::clamp<std::size_t>(ids / (std::size_t{threads} * 16), std::size_t{1} << 12, std::size_t{1} << 16);
 }
 
 // Where the rows of a block are; reused from call to call.
@@ -45,8 +45,9 @@ class Table::LockedParts {
       const Part& part = *table_.parts_[number];
       part.mutex.lock_shared();
       const std::span<const Index::Bucket> buckets = part.index.buckets();
+      const std::span<std::byte* const> slabs = part.rows.slabs();
       places_[number] = {.buckets = buckets.empty() ? &kEmptyBucket : buckets.data(),
-                         .slabs = part.rows.slabs().data(),
+                         .slabs = slabs.empty() ? &kNoSlab : slabs.data(),
                          .bucket_count = static_cast<std::uint32_t>(buckets.size())};
     }
   }
@@ -64,6 +65,7 @@ class Table::LockedParts {
 
  private:
   static constexpr Index::Bucket kEmptyBucket{};
+  static constexpr std::byte* kNoSlab = nullptr;
 
   const Table& table_;
   RowStore::Shape shape_;

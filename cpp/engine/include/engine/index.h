@@ -70,8 +70,8 @@ class Index {
   }
   // The same, given a bit for every position with this id.
   [[nodiscard]] static std::uint32_t row_of_match(const Bucket& bucket, std::uint32_t match) noexcept {
-    // No match gives position 0, and row 0 - 1 when that is empty; a match with an empty row is a ghost.
-    const std::uint32_t row = bucket.rows[static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U] - 1;
+    // A match with an empty row is a ghost: 0 - 1 is kNoRow.
+    const std::uint32_t row = bucket.rows[static_cast<std::uint32_t>(std::countr_zero(match | 8U))] - 1;
     return match == 0 ? kNoRow : row;
   }
   [[nodiscard]] static bool is_full(const Bucket& bucket) noexcept { return bucket.rows[kWidth - 1] != 0; }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -32,21 +33,31 @@ namespace {
 #endif
 }
 
+[[nodiscard, gnu::always_inline]] inline const std::byte* address_of(std::uint32_t row, const PartPlace& place,
+                                                                     const RowStore::Shape& shape) noexcept {
+  return row == Index::kNoRow ? nullptr : shape.at(place.slabs, row);
+}
+
 // The state of a search for some ids, which stand at their number modulo kRing.
 template <std::size_t kRing>
 class HomeRing {
  public:
   [[gnu::always_inline]] explicit HomeRing(const RowSearch& work) noexcept : work_(work) {}
 
-  [[gnu::always_inline]] void locate(std::size_t i) noexcept {
+  [[gnu::always_inline]] void locate(std::size_t i) noexcept { locate(i, i, 0); }
+  // Puts the bucket that is `behind` the home bucket of id i at another place of the ring.
+  [[gnu::always_inline]] void locate(std::size_t i, std::size_t at, std::uint32_t behind) noexcept {
     const std::uint64_t hash = mix(static_cast<std::uint64_t>(work_.ids[i]));
     const PartPlace* const place = work_.places + part_of(hash);
-    places_[i % kRing] = place;
-    homes_[i % kRing] = place->buckets + Index::home_in(hash, place->bucket_count);
+    std::uint32_t bucket = Index::home_in(hash, place->bucket_count) + behind;
+    if (behind != 0 && bucket >= place->bucket_count) bucket -= place->bucket_count;
+    places_[at % kRing] = place;
+    homes_[at % kRing] = place->buckets + bucket;
   }
   [[nodiscard, gnu::always_inline]] const Index::Bucket& home(std::size_t i) const noexcept {
     return *homes_[i % kRing];
   }
+  [[nodiscard, gnu::always_inline]] const PartPlace& place(std::size_t i) const noexcept { return *places_[i % kRing]; }
   [[nodiscard, gnu::always_inline]] std::uint32_t row_at_home(std::size_t i) const noexcept {
     return row_in_bucket(home(i), work_.ids[i]);
   }
@@ -59,7 +70,7 @@ class HomeRing {
                                  __attribute__((always_inline)) { return row_in_bucket(bucket, id); });
   }
   [[gnu::always_inline]] void note(std::size_t i, std::uint32_t row) const noexcept {
-    work_.rows[i] = row == Index::kNoRow ? nullptr : work_.shape.at(places_[i % kRing]->slabs, row);
+    work_.rows[i] = address_of(row, *places_[i % kRing], work_.shape);
   }
 
  private:
@@ -68,46 +79,56 @@ class HomeRing {
   std::array<const Index::Bucket*, kRing> homes_;
 };
 
-// Each id passes three stages, some ids apart: fetch its home bucket; search that; search further buckets.
-[[gnu::flatten]] void find_rows_rolling(const RowSearch& search) noexcept {
-  constexpr std::size_t kHomesAhead = 16;
-  constexpr std::size_t kFurtherAhead = 8;
-  constexpr std::size_t kRing = 32;
-  static constexpr std::byte kSearchedLater{};
-  const RowSearch work = search;
-  HomeRing<kRing> ring(work);
-  static_assert(kHomesAhead + kFurtherAhead < kRing);
-  const auto fetch = [&](std::size_t i) __attribute__((always_inline)) {
-    ring.locate(i);
-    prefetch(&ring.home(i));
-  };
-  const auto search_home = [&](std::size_t i) __attribute__((always_inline)) {
-    const std::uint32_t row = ring.row_at_home(i);
-    ring.note(i, row);
-    if (row != Index::kNoRow || !Index::is_full(ring.home(i))) [[likely]] {
-      return;
+// Fetches home buckets some ids ahead of the search. Ids that overflow go to a list, which passes search, one further
+// bucket each, until it is empty.
+[[gnu::flatten]] void find_rows_in_passes(const RowSearch& search) noexcept {
+  constexpr std::size_t kHomesAhead = 32;
+  constexpr std::size_t kFurtherAhead = 24;
+  constexpr std::size_t kRing = 64;
+  constexpr std::size_t kBlock = 2048;
+  static_assert(kHomesAhead < kRing);
+  std::array<std::uint32_t, kBlock> overflows;  // numbers of ids
+  RowSearch work = search;
+  for (std::size_t left = search.count; left > 0; left -= work.count) {
+    work.count = std::min(kBlock, left);
+    HomeRing<kRing> ring(work);
+    std::size_t count = 0;
+    // Searches the bucket at place k of the ring for id number i.
+    const auto look = [&](std::size_t k, std::size_t i) __attribute__((always_inline)) {
+      const std::uint32_t row = row_in_bucket(ring.home(k), work.ids[i]);
+      const bool is_here = row != Index::kNoRow;
+      const std::byte* const address = work.shape.at(ring.place(k).slabs, is_here ? row : 0);
+      work.rows[i] = is_here ? address : nullptr;
+      overflows[count] = static_cast<std::uint32_t>(i);
+      count += !is_here && Index::is_full(ring.home(k)) ? 1 : 0;
+    };
+    const auto fetch = [&](std::size_t i) __attribute__((always_inline)) {
+      ring.locate(i);
+      prefetch(&ring.home(i));
+    };
+    for (std::size_t i = 0; i < std::min(work.count, kHomesAhead); ++i) fetch(i);
+    std::size_t i = 0;
+    for (; i + kHomesAhead < work.count; ++i) {
+      fetch(i + kHomesAhead);
+      look(i, i);
     }
-    work.rows[i] = &kSearchedLater;
-    Index::fetch_behind(&ring.home(i));
-  };
-  const auto search_further = [&](std::size_t i) __attribute__((always_inline)) {
-    if (work.rows[i] == &kSearchedLater) [[unlikely]] {
-      ring.note(i, ring.row_further(i));
+    for (; i < work.count; ++i) look(i, i);
+    for (std::uint32_t pass = 1; count > 0; ++pass) {
+      const std::size_t last = std::exchange(count, 0);
+      const auto fetch_further = [&](std::size_t k) __attribute__((always_inline)) {
+        ring.locate(overflows[k], k, pass);
+        prefetch(&ring.home(k));
+      };
+      for (std::size_t k = 0; k < std::min(last, kFurtherAhead); ++k) fetch_further(k);
+      for (std::size_t k = 0; k < last; ++k) {
+        if (k + kFurtherAhead < last) fetch_further(k + kFurtherAhead);
+        // Otherwise all buckets are full, and none has the id.
+        if (pass < ring.place(k).bucket_count) look(k, overflows[k]);
+      }
     }
-  };
-  for (std::size_t i = 0; i < std::min(work.count, kHomesAhead + kFurtherAhead); ++i) fetch(i);
-  for (std::size_t i = 0; i < std::min(work.count, kFurtherAhead); ++i) search_home(i);
-  std::size_t i = 0;
-  for (; i + kHomesAhead + kFurtherAhead < work.count; ++i) {
-    fetch(i + kHomesAhead + kFurtherAhead);
-    search_home(i + kFurtherAhead);
-    search_further(i);
+    work.ids += work.count;
+    work.rows += work.count;
   }
-  for (; i + kFurtherAhead < work.count; ++i) {
-    search_home(i + kFurtherAhead);
-    search_further(i);
-  }
-  for (; i < work.count; ++i) search_further(i);
 }
 
 // Strides of ids pass the stages together. A separate loop of few instructions fetches: on some processors a fetch
@@ -139,14 +160,14 @@ class HomeRing {
 }
 
 #if defined(__x86_64__)
-constexpr bool kRolls = true;
+constexpr bool kSearchesInPasses = true;
 #else
-constexpr bool kRolls = false;
+constexpr bool kSearchesInPasses = false;
 #endif
 
 void find_rows(const RowSearch& search) noexcept {
-  if constexpr (kRolls) {
-    find_rows_rolling(search);
+  if constexpr (kSearchesInPasses) {
+    find_rows_in_passes(search);
   } else {
     find_rows_in_strides(search);
   }
