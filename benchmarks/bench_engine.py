@@ -18,7 +18,7 @@ GROUPS: dict[str, Group] = {
         ("step_zipf_fbgemm", "step_uniform_fbgemm", "lookup_zipf_fbgemm", "lookup_uniform_fbgemm"),
     ),
     "torch": Group("steps.torch_cases", ("step_zipf_torch", "step_uniform_torch")),
-    "own": Group("own.own_cases", ("bytes_per_row_overhead", "line_share", "threads_2_over_1")),
+    "own": Group("own.own_cases", ("bytes_per_row_overhead", "line_share", "threads_2_over_1", "threads_16_over_2")),
     "insert": Group("inserts.insert_cases", ("insert_unordered_map",)),
     "disk": Group("disk.disk_cases", ("snapshot_disk_share", "restore_disk_share")),
     "determinism": Group("determinism.determinism_cases", ("deterministic_price",)),

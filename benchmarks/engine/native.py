@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.peers import PeerMissing
 from engine.workload import Ids, Rows
 
-__all__ = ["RandomReads", "UnorderedMap"]
+__all__ = ["RandomReads", "UnorderedMap", "arithmetic_per_s"]
 
 SOURCE = Path(__file__).with_name("native_peers.cc")
 BUILD = SOURCE.parents[2] / "build" / "bench"
@@ -22,6 +22,7 @@ _SIZE, _HANDLE, _INT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "buffer_new": (_HANDLE, [_SIZE, _INT]),
     "buffer_read": (ctypes.c_double, [_HANDLE, _INT, _SIZE, _SIZE, ctypes.c_uint64]),
+    "arithmetic": (ctypes.c_double, [_INT, _SIZE]),
     "map_new": (_HANDLE, []),
     "map_assign": (None, [_HANDLE, _HANDLE, _HANDLE, _SIZE]),
     "map_size": (_SIZE, [_HANDLE]),
@@ -61,12 +62,19 @@ class RandomReads:
         speeds = {distance: max(self.lines_per_s(distance) for _ in range(3)) for distance in DISTANCES}
         self.distance = max(DISTANCES, key=lambda distance: speeds[distance])
 
-    def lines_per_s(self, distance: int | None = None) -> float:
-        """Return the lines read per second, with the best distance unless given."""
+    def lines_per_s(self, distance: int | None = None, threads: int | None = None) -> float:
+        """Return the lines read per second, with the best distance and all threads unless given."""
         self._calls += 1
         ahead = self.distance if distance is None else distance
-        speed: float = self._library.buffer_read(self._buffer, self._threads, self._lines, ahead, self._calls)
+        count = self._threads if threads is None else threads
+        speed: float = self._library.buffer_read(self._buffer, count, self._lines, ahead, self._calls)
         return speed
+
+
+def arithmetic_per_s(threads: int) -> float:
+    """Return the pieces of pure arithmetic per second, of all threads together."""
+    speed: float = _library().arithmetic(threads, 500 * threads)
+    return speed
 
 
 class UnorderedMap:

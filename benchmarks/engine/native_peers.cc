@@ -1,9 +1,11 @@
-// native_peers.cc: what C++ offers without us: a bare random-read loop, and std::unordered_map. Called through ctypes.
+// native_peers.cc: what C++ offers without us: bare loops of random reads and of arithmetic, and std::unordered_map.
+// Called through ctypes.
 
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -63,6 +65,18 @@ std::uint64_t read_lines(const Buffer& buffer, std::uint64_t seed, std::size_t c
   return sum;
 }
 
+// Independent chains of multiplications and additions, so that the units of the processor are busy.
+double multiply_and_add(double start) {
+  std::array<double, 16> chains;
+  chains.fill(start);
+  for (int i = 0; i < 20'000; ++i) {
+    for (double& chain : chains) chain = chain * 0.999999 + 0.5;
+  }
+  double sum = 0;
+  for (const double chain : chains) sum += chain;
+  return sum;
+}
+
 // A row as our table keeps it: 16 values and their 16 squared sums.
 struct Row {
   std::array<float, 16> values;
@@ -104,6 +118,19 @@ double buffer_read(void* handle, int threads, std::size_t lines_per_thread, std:
   volatile std::uint64_t sink = 0;
   for (std::uint64_t sum : sums) sink = sink + sum;
   return static_cast<double>(lines_per_thread) * threads / seconds;
+}
+
+// Returns the pieces of arithmetic per second. Threads take piece after piece, so that none waits for a slower one.
+double arithmetic(int threads, std::size_t pieces) {
+  std::atomic<std::size_t> next{0};
+  std::atomic<double> sink{0};
+  const double start = now();
+  run_threads(threads, [&](int thread) {
+    double sum = 0;
+    while (next.fetch_add(1, std::memory_order_relaxed) < pieces) sum += multiply_and_add(thread);
+    sink = sum;
+  });
+  return static_cast<double>(pieces) / (now() - start);
 }
 
 void* map_new() { return new Map; }

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from engine.native import RandomReads
+from engine.native import RandomReads, arithmetic_per_s
 from engine.peers import OurTable, PeerMissing
 from engine.results import Result, compare, progress, skipped
 from engine.workload import Batch, Sizes, Workload, scatter
@@ -17,6 +18,7 @@ from monolith.embedding import Table, set_threads
 
 __all__ = ["LINES_PER_ID", "own_cases", "payload_bytes"]
 
+MANY_THREADS = 16
 LINES_PER_ID = 4
 """Cache lines that a step must move for each distinct id: two of values and two of squared sums."""
 
@@ -37,7 +39,10 @@ def own_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
         yield _line_share(ours, uniform, sizes)
     if "threads_2_over_1" in cases:
         progress("threads_2_over_1")
-        yield _threads(ours, uniform, workload.batches("zipf"), sizes)
+        yield _threads("threads_2_over_1", (sizes.threads, 1), ours, workload)
+    if "threads_16_over_2" in cases:
+        progress("threads_16_over_2")
+        yield _many_threads(ours, workload)
 
 
 def _fill(workload: Workload, count: int) -> OurTable:
@@ -90,16 +95,34 @@ def _line_share(ours: OurTable, batches: Sequence[Batch], sizes: Sizes) -> Resul
     return compare("line_share", seconds[0], lines / ceiling, lines, "M lines/s", **extra)
 
 
-def _threads(ours: OurTable, uniform: Sequence[Batch], zipf: Sequence[Batch], sizes: Sizes) -> Result:
+def _threads(case: str, counts: tuple[int, int], ours: OurTable, workload: Workload, **extra: Any) -> Result:
     def with_threads(threads: int, call: int) -> None:
         set_threads(threads)
         ours.step(call)
 
-    turns = [lambda call: with_threads(sizes.threads, call), lambda call: with_threads(1, call)]
-    ours.use(zipf)
-    other = interleave(turns, rounds=sizes.rounds, steps=sizes.steps)
-    ours.use(uniform)
+    sizes = workload.sizes
+    turns = [lambda call: with_threads(counts[0], call), lambda call: with_threads(counts[1], call)]
+    ours.use(workload.batches("zipf"))
+    zipf = interleave(turns, rounds=sizes.rounds, steps=sizes.steps)
+    ours.use(workload.batches("uniform"))
     seconds = interleave(turns, rounds=sizes.rounds, steps=sizes.steps)
     set_threads(sizes.threads)
-    extra: dict[str, Any] = {"peer_name": "ours with one thread", "zipf_ratio": float(np.median(other[1] / other[0]))}
-    return compare("threads_2_over_1", seconds[0], seconds[1], sizes.ids_per_step / 1e6, **extra)
+    extra |= {"peer_name": f"ours, threads={counts[1]}", "zipf_ratio": float(np.median(zipf[1] / zipf[0]))}
+    return compare(case, seconds[0], seconds[1], sizes.ids_per_step / 1e6, **extra)
+
+
+def _many_threads(ours: OurTable, workload: Workload) -> Result:
+    """Measure the same ratio for steps, for pure arithmetic and for random reads: the machine itself is a limit."""
+    case, few = "threads_16_over_2", workload.sizes.threads
+    cores = len(os.sched_getaffinity(0))
+    if cores < MANY_THREADS:
+        return skipped(case, f"the machine has {cores} cores, expected at least {MANY_THREADS}")
+    try:
+        reads = RandomReads(ours.table.memory_bytes, MANY_THREADS, workload.sizes.rows // 5)
+    except PeerMissing as error:
+        return skipped(case, error)
+    rounds = range(workload.sizes.rounds)
+    arithmetic = [arithmetic_per_s(MANY_THREADS) / arithmetic_per_s(few) for _ in rounds]
+    lines = [reads.lines_per_s() / reads.lines_per_s(threads=few) for _ in rounds]
+    extra = {"arithmetic_ratio": float(np.median(arithmetic)), "reads_ratio": float(np.median(lines))}
+    return _threads(case, (MANY_THREADS, few), ours, workload, **extra)
