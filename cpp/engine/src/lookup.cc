@@ -20,7 +20,11 @@ constexpr std::size_t kBlockIds = 2048;
 // Ids read under one hold of the locks: a fraction of a millisecond.
 constexpr std::size_t kLockedIds = 8192;
 // Rows between the fetch of a row and its use.
+#if defined(__x86_64__)
+constexpr std::size_t kRowsAhead = 32;
+#else
 constexpr std::size_t kRowsAhead = 24;
+#endif
 
 // Ids per piece of work. Sums never span pieces and run in order of occurrence, so pieces may follow the threads.
 std::size_t piece_ids(std::size_t ids, unsigned threads) {
