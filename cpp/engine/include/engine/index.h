@@ -132,8 +132,8 @@ class Index {
 
   // Counts the changes of the entries.
   struct History {
-    std::uint64_t moves = 0;    // raised whenever entries move or leave: a slot and the row number in it hold till then
-    std::uint64_t inserts = 0;  // an absent id stays absent till this is raised
+    std::uint64_t moves = 0;    // entries moved or left: until the next time, a slot keeps its row number
+    std::uint64_t inserts = 0;  // entries came: until the next time, an absent id stays absent
   };
   [[nodiscard]] const History& history() const noexcept { return history_; }
 

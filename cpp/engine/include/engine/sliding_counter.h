@@ -77,7 +77,7 @@ class SlidingCounter {
     return splits_[at(head_ + splits_.size() - back)];
   }
   [[nodiscard]] std::uint32_t count_behind(const Place& place) const noexcept;
-  // A place in the ring from one beyond its end; without the price of a division.
+  // The split of a number that may lie beyond the end of the ring. A division would take longer.
   [[nodiscard]] std::uint32_t at(std::uint64_t split) const noexcept {
     while (split >= splits_.size()) split -= splits_.size();
     return static_cast<std::uint32_t>(split);

@@ -26,7 +26,7 @@ namespace engine {
 // writer touches.
 struct PartPlace {
   const Index::Bucket* buckets;  // of an empty part: one empty bucket
-  std::byte* const* slabs;       // of an empty part: one of no bytes
+  std::byte* const* slabs;       // of an empty part: one null pointer
   std::uint32_t bucket_count;
 };
 

@@ -33,11 +33,6 @@ namespace {
 #endif
 }
 
-[[nodiscard, gnu::always_inline]] inline const std::byte* address_of(std::uint32_t row, const PartPlace& place,
-                                                                     const RowStore::Shape& shape) noexcept {
-  return row == Index::kNoRow ? nullptr : shape.at(place.slabs, row);
-}
-
 // The state of a search for some ids, which stand at their number modulo kRing.
 template <std::size_t kRing>
 class HomeRing {
@@ -70,7 +65,7 @@ class HomeRing {
                                  __attribute__((always_inline)) { return row_in_bucket(bucket, id); });
   }
   [[gnu::always_inline]] void note(std::size_t i, std::uint32_t row) const noexcept {
-    work_.rows[i] = address_of(row, *places_[i % kRing], work_.shape);
+    work_.rows[i] = row == Index::kNoRow ? nullptr : work_.shape.at(place(i).slabs, row);
   }
 
  private:
@@ -79,8 +74,8 @@ class HomeRing {
   std::array<const Index::Bucket*, kRing> homes_;
 };
 
-// Fetches home buckets some ids ahead of the search. Ids that overflow go to a list, which passes search, one further
-// bucket each, until it is empty.
+// Fetches home buckets some ids ahead of the search. Ids that are not at home go to a list. Each pass over the list
+// searches the next bucket of every id, until the list is empty.
 [[gnu::flatten]] void find_rows_in_passes(const RowSearch& search) noexcept {
   constexpr std::size_t kHomesAhead = 32;
   constexpr std::size_t kFurtherAhead = 24;
