@@ -26,7 +26,7 @@ void bind_image(nb::module_& m) {
       [](engine::Table& table, const std::string& path, std::uint64_t bytes, bool is_read) {
         using Memory = engine::TableImage::Memory;
         auto image =
-            std::make_unique<const engine::TableImage>(path, bytes, table, is_read ? Memory::kRead : Memory::kMapped);
+            std::make_unique<engine::TableImage>(path, bytes, table, is_read ? Memory::kRead : Memory::kMapped);
         const bool is_mapped = image->is_mapped();
         table.adopt(std::move(image));
         return is_mapped;

@@ -10,6 +10,7 @@
 namespace {
 
 using engine::Index;
+using engine::RingIndex;
 
 constexpr std::uint32_t kRowBytes = 12;
 constexpr std::size_t kMostBuckets = 64;
@@ -29,30 +30,30 @@ void read_footer(fuzz::Bytes bytes) {
   }
 }
 
-void use_index(std::vector<Index::Bucket> buckets, std::uint64_t rows, std::size_t part) {
+void use_index(const std::vector<RingIndex::Bucket>& buckets, std::uint64_t rows, std::size_t part) {
   if (!fuzz::accepts([&] { engine::check_image_index(buckets, rows, part); })) return;
   Index index;
-  index.adopt(buckets, rows);
+  std::vector<std::uint32_t> times;
+  engine::read_image_index(buckets, index, times);
+  fuzz::expect(times.size() == rows, "there is no time for each row");
   std::vector<std::int64_t> ids;
-  index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) {
+  index.for_each([&](std::int64_t id, std::uint32_t row) {
     fuzz::expect(row < rows, "a row lies behind the last one");
     ids.push_back(id);
   });
   fuzz::expect(ids.size() == rows, "there are more entries than rows");
-  const auto hash = [](std::int64_t id) { return engine::mix(static_cast<std::uint64_t>(id)); };
   for (const std::int64_t id : ids) {
-    fuzz::expect(index.find(id, hash(id)) != engine::kNoSlot, "an id is not found where it stands");
-    (void)index.find(~id, hash(~id));
+    fuzz::expect(index.find(id) != Index::kNoRow, "an id is not found where it stands");
+    (void)index.find(~id);
   }
   index.reserve(1);
-  if (index.find(7, hash(7)) == engine::kNoSlot) {
-    index.insert(7, hash(7), 0, 0);
+  if (index.find(7) == Index::kNoRow) {
+    index.insert(7, 0);
     ids.push_back(7);
   }
   for (const std::int64_t id : ids) {
-    const engine::Slot slot = index.find(id, hash(id));
-    fuzz::expect(slot != engine::kNoSlot, "an id was lost with another");
-    index.erase(slot);
+    fuzz::expect(index.find(id) != Index::kNoRow, "an id was lost with another");
+    index.erase(id);
   }
   fuzz::expect(index.size() == 0, "something is left");
 }
@@ -64,9 +65,9 @@ void run(fuzz::Bytes bytes) {
   const std::size_t part = input.byte() % engine::kParts;
   const std::uint64_t rows = input.byte();
   const fuzz::Bytes lines = input.rest();
-  std::vector<Index::Bucket> buckets(std::min(kMostBuckets, lines.size() / sizeof(Index::Bucket)));
-  if (!buckets.empty()) std::memcpy(buckets.data(), lines.data(), buckets.size() * sizeof(Index::Bucket));
-  use_index(std::move(buckets), rows, part);
+  std::vector<RingIndex::Bucket> buckets(std::min(kMostBuckets, lines.size() / sizeof(RingIndex::Bucket)));
+  if (!buckets.empty()) std::memcpy(buckets.data(), lines.data(), buckets.size() * sizeof(RingIndex::Bucket));
+  use_index(buckets, rows, part);
 }
 
 const fuzz::Target target("table_image", run);

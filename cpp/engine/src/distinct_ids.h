@@ -17,13 +17,12 @@ inline constexpr std::uint32_t kNoRow = Index::kNoRow;
 // Where the row of a distinct id is, and the state of a running write to it.
 struct RowHandle {
   std::uint32_t row = kNoRow;
-  Slot slot = kNoSlot;
   std::uint32_t count = 0;  // occurrences in the call
   bool is_new = false;      // made by the running write
   bool leaves = false;      // to be removed again when the write is done
   bool is_refused = false;  // its gradient was not finite
 };
-static_assert(sizeof(RowHandle) == 16);
+static_assert(sizeof(RowHandle) == 12);
 
 // Distinct ids are numbered in order of first occurrence.
 struct DistinctIds {
@@ -40,33 +39,32 @@ void release_distinct_scratch() noexcept;
 template <class Number>
 Number* clear_numbers(std::size_t entries);
 
-// Searches ids [begin, end) in the index, whose home buckets were fetched. Calls note(i, row) for each id that has a
+// Searches ids [begin, end) in the index, whose buckets were fetched. Calls note(i, row) for each id that has a
 // row.
 template <class Note>
 [[gnu::always_inline]] inline void find_handles(const Index& index, const DistinctIds& distinct, std::size_t begin,
                                                 std::size_t end, Note&& note) {
   constexpr std::size_t kStride = 64;
-  std::uint32_t overflowed[kStride];
-  const auto take = [&](std::size_t i, Slot slot) __attribute__((always_inline)) {
-    RowHandle& handle = distinct.handles[i];
-    handle.slot = slot;
-    handle.row = slot == kNoSlot ? kNoRow : index.row(slot);
-    note(i, handle.row);
+  std::uint32_t displaced[kStride];
+  const Index::View view = index.view();
+  const auto take = [&](std::size_t i, std::uint32_t row) __attribute__((always_inline)) {
+    distinct.handles[i].row = row;
+    note(i, row);
   };
   for (std::size_t first = begin; first < end; first += kStride) {
-    std::size_t overflows = 0;
+    std::size_t count = 0;
     for (std::size_t i = first; i < std::min(end, first + kStride); ++i) {
-      const std::uint64_t hash = mix(static_cast<std::uint64_t>(distinct.ids[i]));
       bool continues = false;
-      take(i, index.find_at_home(distinct.ids[i], hash, continues));
-      // Not in its home bucket, which is full: the next bucket is another line to wait for. Later, with the others.
-      overflowed[overflows] = static_cast<std::uint32_t>(i);
-      overflows += continues ? 1 : 0;
-      if (continues) Index::fetch_behind(index.home(hash));
+      const Index::Place place = view.place(distinct.ids[i]);
+      take(i, view.row_at(place, continues));
+      // Perhaps in the next bucket, which is another line to wait for. Later, with the others.
+      displaced[count] = static_cast<std::uint32_t>(i);
+      count += continues ? 1 : 0;
+      if (continues) Index::fetch_next(place);
     }
-    for (std::size_t k = 0; k < overflows; ++k) {
-      const std::size_t i = overflowed[k];
-      take(i, index.find(distinct.ids[i], mix(static_cast<std::uint64_t>(distinct.ids[i]))));
+    for (std::size_t k = 0; k < count; ++k) {
+      const std::int64_t id = distinct.ids[displaced[k]];
+      take(displaced[k], index.find_displaced(view.place(id), id));
     }
   }
 }
@@ -91,11 +89,11 @@ void number_and_find(const Index& index, std::span<const std::int64_t> ids, Dist
     for (std::size_t i = begin; i < std::min(ids.size(), begin + kSearchChunk); ++i) {
       const std::int64_t id = ids[i];
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-      // Neither the bits that choose the part, which are equal here, nor those that choose the bucket.
+      // Not the bits that choose the part, which are equal here.
       std::size_t at = (hash >> 32) & mask;
       while (table[at] != 0 && distinct.ids[table[at] - 1] != id) at = (at + 1) & mask;
       if (table[at] == 0) {
-        prefetch(index.home(hash));
+        index.fetch(id);
         table[at] = static_cast<Number>(count + 1);
         distinct.ids[count] = id;
         distinct.handles[count] = RowHandle{};

@@ -42,8 +42,7 @@ bool Table::make_room(std::span<const std::int64_t> ids, std::span<const std::si
     own.erase(std::unique(own.begin(), own.end()), own.end());
     const Part& part = *parts_[number];
     const std::shared_lock lock(part.mutex);
-    std::erase_if(own,
-                  [&](std::int64_t id) { return part.index.find(id, mix(static_cast<std::uint64_t>(id))) == kNoSlot; });
+    std::erase_if(own, [&](std::int64_t id) { return part.index.find(id) == Index::kNoRow; });
     const std::size_t leaving = rows_to_evict(part, absent[number]);
     is_full[number] = leaving > 0;
     if (leaving + own.size() > part.index.size()) fits.store(false, std::memory_order_relaxed);
@@ -59,8 +58,8 @@ void Table::evict_oldest(Part& part, std::size_t more, std::span<const std::int6
   const std::unique_lock lock(part.mutex);
   RowBits kept_rows;
   for (const std::int64_t id : kept) {
-    const Slot slot = part.index.find(id, mix(static_cast<std::uint64_t>(id)));
-    if (slot != kNoSlot) kept_rows.set(part.index.row(slot));
+    const std::uint32_t row = part.index.find(id);
+    if (row != Index::kNoRow) kept_rows.set(row);
   }
   // Rows of equal time leave in order of their numbers, from where the last eviction ended: first made, first out.
   struct Candidate {
@@ -69,9 +68,9 @@ void Table::evict_oldest(Part& part, std::size_t more, std::span<const std::int6
   };
   std::vector<Candidate> candidates;
   candidates.reserve(part.index.size());
-  part.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t time) {
+  part.index.for_each([&](std::int64_t id, std::uint32_t row) {
     if (kept_rows.test(row)) return;
-    candidates.push_back({.age = (std::uint64_t{time} << 32) | (row - part.eviction_hand), .id = id});
+    candidates.push_back({.age = (std::uint64_t{part.rows.time(row)} << 32) | (row - part.eviction_hand), .id = id});
   });
   const std::size_t wanted = std::max(rows_to_evict(part, more), part.index.size() / kEvictedShare);
   const std::size_t count = std::min(wanted, candidates.size());
@@ -80,10 +79,7 @@ void Table::evict_oldest(Part& part, std::size_t more, std::span<const std::int6
   std::nth_element(candidates.begin(), last, candidates.end(),
                    [](const Candidate& a, const Candidate& b) { return a.age < b.age; });
   const std::uint32_t hand = part.eviction_hand + static_cast<std::uint32_t>(last->age) + 1;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::int64_t id = candidates[i].id;
-    drop(part, part.index.find(id, mix(static_cast<std::uint64_t>(id))));
-  }
+  for (std::size_t i = 0; i < count; ++i) drop(part, candidates[i].id);
   part.eviction_hand = hand;
   rows_evicted_full_.fetch_add(count, std::memory_order_relaxed);
 }

@@ -90,7 +90,8 @@ ImageFooter decode_footer(std::span<const std::byte> bytes, std::uint32_t row_by
     part.buckets = reader.number<std::uint64_t>();
     part.index_crc = reader.number<std::uint32_t>();
     part.rows_crc = reader.number<std::uint32_t>();
-    if (part.rows > kMostRows || part.buckets > Index::kMostBuckets || !Index::has_room(part.rows, part.buckets)) {
+    if (part.rows > kMostRows || part.buckets > RingIndex::kMostBuckets ||
+        !RingIndex::has_room(part.rows, part.buckets)) {
       throw SnapshotCorrupt("part " + std::to_string(i) + " claims " + std::to_string(part.rows) + " rows in " +
                             std::to_string(part.buckets) + " buckets");
     }
@@ -103,7 +104,7 @@ std::vector<ImagePlace> image_places(const ImageFooter& footer, std::uint64_t* e
   std::vector<ImagePlace> places;
   std::uint64_t at = kImageAlignment;
   for (const ImagePart& part : footer.parts) {
-    const std::uint64_t rows = at + part.buckets * sizeof(Index::Bucket);
+    const std::uint64_t rows = at + part.buckets * sizeof(RingIndex::Bucket);
     places.push_back({.index = at, .rows = rows});
     at = image_aligned(rows + part.rows * footer.row_bytes);
   }
@@ -111,30 +112,44 @@ std::vector<ImagePlace> image_places(const ImageFooter& footer, std::uint64_t* e
   return places;
 }
 
-void check_image_index(std::span<const Index::Bucket> buckets, std::uint64_t rows, std::size_t part) {
+void check_image_index(std::span<const RingIndex::Bucket> buckets, std::uint64_t rows, std::size_t part) {
   const auto count = static_cast<std::uint32_t>(buckets.size());
-  if (!Index::has_room(rows, count)) fail_index(part, 0, "it is too full");
+  if (!RingIndex::has_room(rows, count)) fail_index(part, 0, "it is too full");
   // Buckets that are full without a gap up to the one looked at, around the ring: as far as an entry may be from home.
   std::size_t run = 0;
-  while (run < count && Index::is_full(buckets[count - 1 - run])) ++run;
+  while (run < count && RingIndex::is_full(buckets[count - 1 - run])) ++run;
   std::uint64_t seen = 0;
   for (std::uint32_t b = 0; b < count; ++b) {
-    const Index::Bucket& bucket = buckets[b];
+    const RingIndex::Bucket& bucket = buckets[b];
     std::size_t filled = 0;
-    for (; filled < Index::kWidth && bucket.rows[filled] != 0; ++filled) {
+    for (; filled < RingIndex::kWidth && bucket.rows[filled] != 0; ++filled) {
       const std::uint64_t hash = mix(static_cast<std::uint64_t>(bucket.ids[filled]));
-      const std::uint32_t home = Index::home_in(hash, count);
+      const std::uint32_t home = RingIndex::home_in(hash, count);
       const std::uint32_t distance = b >= home ? b - home : b + (count - home);
       if (part_of(hash) != part) fail_index(part, b, "an id belongs to another part");
       if (distance > run) fail_index(part, b, "an id stands where no search finds it");
       if (bucket.rows[filled] != ++seen) fail_index(part, b, "a row number is out of turn");
     }
-    for (std::size_t i = filled; i < Index::kWidth; ++i) {
+    for (std::size_t i = filled; i < RingIndex::kWidth; ++i) {
       if (bucket.rows[i] != 0) fail_index(part, b, "an entry stands behind a gap");
     }
-    run = filled == Index::kWidth ? run + 1 : 0;
+    run = filled == RingIndex::kWidth ? run + 1 : 0;
   }
   if (seen != rows) fail_index(part, 0, "it does not name as many rows as there are");
+}
+
+void read_image_index(std::span<const RingIndex::Bucket> buckets, Index& index, std::vector<std::uint32_t>& times) {
+  constexpr std::size_t kBucketsAhead = 8;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    if (b + kBucketsAhead < buckets.size()) {
+      for (const std::int64_t id : buckets[b + kBucketsAhead].ids) index.fetch(id);
+    }
+    for (std::size_t i = 0; i < RingIndex::kWidth && buckets[b].rows[i] != 0; ++i) {
+      index.reserve(1);
+      index.insert(buckets[b].ids[i], buckets[b].rows[i] - 1);
+      times.push_back(buckets[b].times[i]);
+    }
+  }
 }
 
 }  // namespace engine

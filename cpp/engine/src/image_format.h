@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "engine/index.h"
+#include "engine/ring_index.h"
 
 namespace engine {
 
@@ -55,6 +56,9 @@ constexpr std::uint64_t image_aligned(std::uint64_t offset) noexcept {
 
 // Refuses an index by which anyone could go astray: every entry is of this part, can be found where it stands, and
 // names the row of its turn; and a search comes to an end. Throws SnapshotCorrupt with a reason.
-void check_image_index(std::span<const Index::Bucket> buckets, std::uint64_t rows, std::size_t part);
+void check_image_index(std::span<const RingIndex::Bucket> buckets, std::uint64_t rows, std::size_t part);
+
+// Fills an index, and the times by row, from the entries of an image that was checked.
+void read_image_index(std::span<const RingIndex::Bucket> buckets, Index& index, std::vector<std::uint32_t>& times);
 
 }  // namespace engine

@@ -1,4 +1,4 @@
-// index.cc: growth and removal in the bucketed index.
+// index.cc: search, growth and removal in the index of a part.
 #include "engine/index.h"
 
 #include <algorithm>
@@ -11,13 +11,38 @@ namespace {
 
 // A small index doubles: its slack is nothing, its rebuilds are many.
 constexpr std::size_t kSmallBuckets = 1024;
+// Ids are brought home when more than one in so many is not, and twice as many as after the last time.
+constexpr std::size_t kDisplacedShare = 8;
 
 }  // namespace
 
+const Index::Bucket Index::kNoBucket{};
+
+Index::Entry Index::entry_of(std::int64_t id) const noexcept {
+  const Place place = view_.place(id);
+  const std::uint8_t reach = place.bucket->reach;
+  auto b = static_cast<std::uint32_t>(place.bucket - view_.buckets);
+  std::uint64_t rest = place.rest & ~kByte;
+  for (std::uint32_t distance = 0; distance <= (reach & kMostDistance); ++distance, b = after(b)) {
+    const Bucket& bucket = view_.buckets[b];
+    for (Matches equal(bucket, place.rest); equal.any(); equal.drop_first()) {
+      const std::uint64_t row = (bucket.words[equal.first()] ^ rest) - 1;
+      if (row < view_.row_mask) {
+        return {.row = static_cast<std::uint32_t>(row), .bucket = b, .position = equal.first()};
+      }
+    }
+    rest += std::uint64_t{view_.row_mask} + 1;
+  }
+  if ((reach & kSpilled) == 0) return {};
+  const Slot slot = spill_.find(id);
+  return {.row = slot == kNoSlot ? kNoRow : spill_.row(slot)};
+}
+
 std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
-  if (has_room(ids, bucket_count_)) return bucket_count_;
-  const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
-  const std::size_t needed = ids * 8 / (kWidth * 7) + 1;
+  const std::size_t now = view_.bucket_count;
+  if (has_room(ids, now)) return view_.bucket_count;
+  const std::size_t grown = now < kSmallBuckets ? now * 2 : now + now / 4;
+  const std::size_t needed = ids * 4 / 21 + 1;
   std::size_t buckets = std::max(grown, needed);
   // Bytes beyond the last full huge page lie in small pages and cost page walks: a large index ends with a full one.
   constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
@@ -26,104 +51,91 @@ std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
 }
 
 std::size_t Index::growth_bytes(std::size_t more) const noexcept {
-  return (buckets_for(size_ + more) - bucket_count_) * sizeof(Bucket);
+  return (buckets_for(size_ + more) - view_.bucket_count) * sizeof(Bucket);
 }
 
-bool Index::reserve(std::size_t more) {
+void Index::grow(std::size_t more) {
   const std::uint32_t wanted = buckets_for(size_ + more);
-  if (wanted == bucket_count_) return false;
-  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a part holds at most 3.7e9 ids; split the table");
+  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a part holds at most 2.8e9 ids; split the table");
   rebuild(wanted);
-  return true;
 }
 
 void Index::rebuild(std::uint32_t bucket_count) {
-  Block fresh(std::size_t{bucket_count} * sizeof(Bucket));
-  const std::span<const Bucket> old = buckets();
-  ++history_.moves;
-  buckets_ = reinterpret_cast<Bucket*>(fresh.data());
-  bucket_count_ = bucket_count;
-  size_ = 0;
-  for (const Bucket& bucket : old) {
-    for (std::size_t i = 0; i < kWidth && bucket.rows[i] != 0; ++i) {
-      insert(bucket.ids[i], mix(static_cast<std::uint64_t>(bucket.ids[i])), bucket.rows[i] - 1, bucket.times[i]);
-    }
-  }
-  block_ = std::move(fresh);
+  Index fresh;
+  fresh.block_ = Block(std::size_t{bucket_count} * sizeof(Bucket));
+  fresh.view_ = {.buckets = reinterpret_cast<const Bucket*>(fresh.block_.data()),
+                 .bucket_count = bucket_count,
+                 .row_mask = static_cast<std::uint32_t>((std::uint64_t{std::bit_floor(bucket_count)} << 4) - 1)};
+  fresh.row_bits_ = static_cast<std::uint32_t>(std::bit_width(bucket_count)) + 3;
+  for_each_key([&](const IdHash& key, std::uint32_t row) { fresh.insert(key, row); });
+  spill_.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { fresh.insert(id, row); });
+  fresh.history_ = history_;
+  fresh.settled_ = fresh.displaced_;
+  fresh.row_end_ = row_end_;
+  *this = std::move(fresh);
 }
 
-Slot Index::insert(std::int64_t id, std::uint64_t hash, std::uint32_t row, std::uint32_t time) noexcept {
-  std::uint32_t b = home_of(hash);
-  while (buckets_[b].rows[kWidth - 1] != 0) b = after(b);
-  Bucket& bucket = buckets_[b];
-  std::uint32_t i = 0;
-  while (bucket.rows[i] != 0) ++i;
-  bucket.ids[i] = id;
-  bucket.rows[i] = row + 1;
-  bucket.times[i] = time;
+void Index::insert(const IdHash& hash, std::uint32_t row) {
+  const Place place = view_.place(hash);
+  const auto home = static_cast<std::uint32_t>(place.bucket - view_.buckets);
+  std::uint32_t b = home;
+  std::uint8_t distance = 0;
+  while (buckets()[b].words[kWidth - 1] != 0 && ++distance <= kMostDistance) b = after(b);
+  if (distance <= kMostDistance && row < view_.row_mask) {
+    Bucket& bucket = buckets()[b];
+    std::uint32_t position = 0;
+    while (bucket.words[position] != 0) ++position;
+    bucket.words[position] = ((place.rest & ~kByte) | std::uint64_t{distance} << row_bits_ | row) + 1;
+    bucket.bytes[position] = static_cast<std::uint8_t>(place.rest);
+    std::uint8_t& reach = buckets()[home].reach;
+    if ((reach & kMostDistance) < distance) reach = static_cast<std::uint8_t>((reach & kSpilled) | distance);
+    displaced_ += distance != 0 ? 1 : 0;
+  } else {
+    spill_.reserve(1);
+    spill_.insert(id_of(hash.high, hash.low), row, 0);
+    buckets()[home].reach |= kSpilled;
+  }
+  row_end_ = std::max(row_end_, row + 1);
   ++size_;
   ++history_.inserts;
-  return b * kWidth + i;
 }
 
-void Index::erase(Slot slot) noexcept {
+void Index::erase(std::int64_t id) noexcept {
   --size_;
-  ++history_.moves;
-  std::uint32_t hole = slot / kWidth;
-  std::uint32_t position = slot % kWidth;
-  for (;;) {
-    Bucket& bucket = buckets_[hole];
-    std::uint32_t last = kWidth - 1;
-    while (bucket.rows[last] == 0) --last;
-    bucket.ids[position] = bucket.ids[last];
-    bucket.rows[position] = bucket.rows[last];
-    bucket.times[position] = bucket.times[last];
-    bucket.rows[last] = 0;
-    if (last != kWidth - 1) return;
-    // The bucket was full, so entries that wanted to live here may stand further on: bring one home.
-    bool moved = false;
-    for (std::uint32_t b = after(hole); !moved && b != hole; b = after(b)) {
-      Bucket& later = buckets_[b];
-      const bool is_full = later.rows[kWidth - 1] != 0;
-      for (std::uint32_t i = 0; i < kWidth && later.rows[i] != 0; ++i) {
-        const std::uint32_t home = home_of(mix(static_cast<std::uint64_t>(later.ids[i])));
-        // Distances run around the ring: the entry may move when its home is not after the hole.
-        const std::uint32_t from_home = b >= home ? b - home : b + bucket_count_ - home;
-        const std::uint32_t from_hole = b >= hole ? b - hole : b + bucket_count_ - hole;
-        if (from_home < from_hole) continue;
-        bucket.ids[last] = later.ids[i];
-        bucket.rows[last] = later.rows[i];
-        bucket.times[last] = later.times[i];
-        hole = b;
-        position = i;
-        moved = true;
-        break;
-      }
-      if (!moved && !is_full) return;
-    }
-    if (!moved) return;
+  ++history_.leaves;
+  const Entry entry = entry_of(id);
+  if (entry.position == kWidth) {
+    spill_.erase(spill_.find(id));
+    return;
   }
+  Bucket& bucket = buckets()[entry.bucket];
+  displaced_ -= distance_of(bucket.words[entry.position]) != 0 ? 1 : 0;
+  std::uint32_t last = kWidth - 1;
+  while (bucket.words[last] == 0) --last;
+  bucket.words[entry.position] = bucket.words[last];
+  bucket.bytes[entry.position] = bucket.bytes[last];
+  bucket.words[last] = 0;
+  bucket.bytes[last] = 0;
 }
 
 void Index::shrink() {
-  if (bucket_count_ <= kSmallBuckets || size_ * 4 > std::size_t{bucket_count_} * kWidth) return;
-  rebuild(static_cast<std::uint32_t>(std::max(kSmallBuckets, size_ * 3 / (kWidth * 2))));
+  const std::size_t now = view_.bucket_count;
+  // Buckets whose words have bits for every row number.
+  const std::size_t least = std::max<std::size_t>(kSmallBuckets, std::bit_ceil(std::size_t{row_end_} / 16 + 1));
+  const std::size_t wanted = std::max(least, size_ * 2 / 7);
+  if (size_ * 16 <= now * 21 && wanted * 2 <= now) {
+    rebuild(static_cast<std::uint32_t>(wanted));
+  } else if (displaced_ * kDisplacedShare > size_ && displaced_ > 2 * settled_) {
+    rebuild(view_.bucket_count);
+  }
 }
 
-void Index::adopt(std::span<Bucket> buckets, std::size_t ids) noexcept {
-  ++history_.moves;
-  block_ = Block();
-  buckets_ = buckets.empty() ? nullptr : buckets.data();
-  bucket_count_ = static_cast<std::uint32_t>(buckets.size());
-  size_ = ids;
-}
+void Index::clear() noexcept { adopt(Index()); }
 
-void Index::clear() noexcept {
-  ++history_.moves;
-  block_ = Block();
-  buckets_ = nullptr;
-  bucket_count_ = 0;
-  size_ = 0;
+void Index::adopt(Index&& other) noexcept {
+  const History history{.leaves = history_.leaves + 1, .inserts = history_.inserts};
+  *this = std::move(other);
+  history_ = history;
 }
 
 }  // namespace engine

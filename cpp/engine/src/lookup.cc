@@ -48,11 +48,9 @@ class Table::LockedParts {
     for (std::size_t number = kParts; number-- > 0;) {
       const Part& part = *table_.parts_[number];
       part.mutex.lock_shared();
-      const std::span<const Index::Bucket> buckets = part.index.buckets();
       const std::span<std::byte* const> slabs = part.rows.slabs();
-      places_[number] = {.buckets = buckets.empty() ? &kEmptyBucket : buckets.data(),
-                         .slabs = slabs.empty() ? &kNoSlab : slabs.data(),
-                         .bucket_count = static_cast<std::uint32_t>(buckets.size())};
+      places_[number] = {
+          .buckets = part.index.view(), .slabs = slabs.empty() ? &kNoSlab : slabs.data(), .index = &part.index};
     }
   }
   ~LockedParts() {
@@ -68,7 +66,6 @@ class Table::LockedParts {
   }
 
  private:
-  static constexpr Index::Bucket kEmptyBucket{};
   static constexpr std::byte* kNoSlab = nullptr;
 
   const Table& table_;
@@ -218,14 +215,13 @@ RawRows Table::raw_rows(std::span<const std::int64_t> ids) const {
   RawRows found;
   const std::size_t row_bytes = schema_.row_bytes();
   for (const std::int64_t id : ids) {
-    const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-    const Part& part = *parts_[part_of(hash)];
+    const Part& part = *parts_[part_of(mix(static_cast<std::uint64_t>(id)))];
     const std::shared_lock lock(part.mutex);
-    const Slot slot = part.index.find(id, hash);
-    if (slot == kNoSlot) continue;
-    const std::byte* row = part.rows.at(part.index.row(slot));
+    const std::uint32_t number = part.index.find(id);
+    if (number == Index::kNoRow) continue;
+    const std::byte* row = part.rows.at(number);
     found.ids.push_back(id);
-    found.times.push_back(part.index.time(slot));
+    found.times.push_back(part.rows.time(number));
     found.rows.insert(found.rows.end(), row, row + row_bytes);
     if (image_) image_->check_whole();
   }

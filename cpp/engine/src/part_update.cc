@@ -43,8 +43,6 @@ Scratch& thread_scratch() {
   return scratch;
 }
 
-std::uint64_t hash_of(std::int64_t id) noexcept { return mix(static_cast<std::uint64_t>(id)); }
-
 }  // namespace
 
 std::size_t update_scratch_bytes() noexcept { return thread_scratch().bytes(); }
@@ -70,27 +68,20 @@ void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
   distinct_ = content.parts[number_];
   const Index& index = part_.index;
   Index::History& searched = content.histories[number_];
-  const bool has_moved = searched.moves != index.history().moves;
+  const bool has_left = searched.leaves != index.history().leaves;
   const bool has_grown = searched.inserts != index.history().inserts;
   std::size_t absent = 0;
   for (std::size_t i = 0; i < distinct_.count; ++i) {
     RowHandle& handle = distinct_.handles[i];
     handle.is_new = handle.leaves = handle.is_refused = false;
-    if (has_moved || (has_grown && handle.row == kNoRow)) {
-      if (i + kAhead < distinct_.count) prefetch(index.home(hash_of(distinct_.ids[i + kAhead])));
-      handle.slot = index.find(distinct_.ids[i], hash_of(distinct_.ids[i]));
-      handle.row = handle.slot == kNoSlot ? kNoRow : index.row(handle.slot);
+    if (has_left || (has_grown && handle.row == kNoRow)) {
+      if (i + kAhead < distinct_.count) index.fetch(distinct_.ids[i + kAhead]);
+      handle.row = index.find(distinct_.ids[i]);
     }
     absent += handle.row == kNoRow ? 1 : 0;
   }
   admit_absent(absent, content.grouped.group(number_).targets, admission);
   searched = index.history();
-}
-
-void PartUpdate::refresh_slots() noexcept {
-  for_each([&](std::int64_t id, RowHandle& handle) {
-    if (handle.row != kNoRow) handle.slot = part_.index.find(id, hash_of(id));
-  });
 }
 
 // A row that no cut has to keep. Its content is undefined.
@@ -107,10 +98,11 @@ std::uint32_t PartUpdate::take_row() {
 void PartUpdate::make_rows() {
   for_each([&](std::int64_t id, RowHandle& handle) {
     if (!handle.is_new) return;
-    if (part_.index.reserve(1)) refresh_slots();
+    part_.index.reserve(1);
     handle.row = take_row();
     table_.schema_.init(id, part_.rows.at(handle.row));
-    handle.slot = part_.index.insert(id, hash_of(id), handle.row, 0);
+    part_.rows.time(handle.row) = 0;
+    part_.index.insert(id, handle.row);
   });
 }
 
@@ -258,7 +250,7 @@ class PartUpdate::Stride {
                                                      .sums = sums_,
                                                      .out = grads_.data(),
                                                      .is_finite = checks_ ? is_finite_.data() : nullptr,
-                                                     .index = &update_.part_.index});
+                                                     .times = update_.part_.rows.times()});
     for (std::size_t i = begin; i < begin + count; ++i) target_ += distinct.handles[i].count;
     RowBatch batch{.count = count,
                    .end = distinct.count - begin,
@@ -294,7 +286,7 @@ class PartUpdate::Stride {
         update_.refuse(handle);
         continue;
       }
-      update_.preserve(handle);
+      update_.preserve(distinct.ids[begin + i], handle);
       picked_rows_[picked] = rows_[begin + i];
       grads_[picked] = grads_[i];
       if (job_.latest != nullptr) latest_[picked] = job_.latest + first * dim_;
@@ -345,7 +337,7 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
 void PartUpdate::stamp_rows(std::size_t begin, std::size_t end, std::uint32_t time_s) noexcept {
   for (std::size_t i = begin; i < end; ++i) {
     const RowHandle& handle = distinct_.handles[i];
-    if (handle.row != kNoRow && !handle.is_refused) part_.index.time(handle.slot) = time_s;
+    if (handle.row != kNoRow && !handle.is_refused) part_.rows.time(handle.row) = time_s;
   }
 }
 
@@ -364,21 +356,17 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
   Index& index = part_.index;
   const bool is_tracking = table_.is_tracking_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < group.ids.size(); ++i) {
-    if (i + kAhead < group.ids.size()) prefetch(index.home(hash_of(group.ids[i + kAhead])));
+    if (i + kAhead < group.ids.size()) index.fetch(group.ids[i + kAhead]);
     const std::int64_t id = group.ids[i];
-    const std::uint64_t hash = hash_of(id);
-    const std::uint32_t time = times[group.targets[i]];
-    const Slot slot = index.find(id, hash);
-    std::uint32_t row;
-    if (slot == kNoSlot) {
-      if (index.room() == 0) index.reserve(1);
+    std::uint32_t row = index.find(id);
+    if (row == kNoRow) {
+      index.reserve(1);
       row = take_row();
-      index.insert(id, hash, row, time);
-    } else {
-      row = index.row(slot);
-      if (part_.has_preimages()) table_.preserve(part_, id, row, index.time(slot));
-      index.time(slot) = time;
+      index.insert(id, row);
+    } else if (part_.has_preimages()) {
+      table_.preserve(part_, id, row, part_.rows.time(row));
     }
+    part_.rows.time(row) = times[group.targets[i]];
     copy(group.targets[i], part_.rows.at(row));
     if (is_tracking) table_.touch(part_, id, row);
   }
@@ -387,7 +375,6 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
 void PartUpdate::finish(std::optional<std::uint32_t> time_s) {
   if (time_s) {
     for (std::size_t i = 0; i < distinct_.count; ++i) {
-      if (i + kAhead < distinct_.count) part_.index.fetch(distinct_.handles[i + kAhead].slot);
       any_leaves_ = any_leaves_ || distinct_.handles[i].leaves;
       stamp_rows(i, i + 1, *time_s);
     }
@@ -400,12 +387,11 @@ void PartUpdate::finish(std::optional<std::uint32_t> time_s) {
   if (!std::exchange(any_leaves_, false)) return;
   for_each([&](std::int64_t id, const RowHandle& handle) {
     if (!handle.leaves) return;
-    const Slot slot = part_.index.find(id, hash_of(id));
     if (handle.is_new) {
-      part_.index.erase(slot);  // as if it had never come
+      part_.index.erase(id);  // as if it had never come
       part_.rows.free(handle.row);
     } else {
-      table_.remove(part_, slot, Removal::Reason::kZero, 0);
+      table_.remove(part_, id, Removal::Reason::kZero, 0);
     }
   });
 }

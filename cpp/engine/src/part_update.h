@@ -73,7 +73,7 @@ class PartUpdate {
 
   // Finds or makes the row of every id. `member(i)` is then the row of occurrence i.
   void resolve(const Partition::Group& group, const Admission& admission);
-  // The same for the part's ids of a plan, whose rows are searched again only if entries have moved since.
+  // The same for the part's ids of a plan, whose rows are searched again only if rows have left since.
   void resolve(RowPlan& plan, const Admission& admission);
 
   [[nodiscard]] RowHandle& member(std::size_t occurrence) noexcept {
@@ -92,9 +92,9 @@ class PartUpdate {
   }
 
   // Call before changing a row that may have existed, and before stamping it.
-  void preserve(const RowHandle& handle) {
+  void preserve(std::int64_t id, const RowHandle& handle) {
     if (part_.has_preimages() && !handle.is_new) {
-      table_.preserve(part_, part_.index.id(handle.slot), handle.row, part_.index.time(handle.slot));
+      table_.preserve(part_, id, handle.row, part_.rows.time(handle.row));
     }
   }
 
@@ -118,7 +118,6 @@ class PartUpdate {
   [[nodiscard]] std::uint32_t take_row();
   void make_rows();
   [[nodiscard]] std::size_t ask_filter(std::span<const std::uint32_t> targets, const Admission& admission);
-  void refresh_slots() noexcept;
   class Stride;
   class Backward;
   void refuse(RowHandle& handle) noexcept;

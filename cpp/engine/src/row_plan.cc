@@ -126,8 +126,8 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
   const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
   std::array<const std::byte*, kReadIds> rows;
   std::array<const Part*, kStride> owners;
-  std::array<std::uint64_t, kStride> hashes;
-  std::array<std::uint32_t, kStride> overflowed;
+  std::array<Index::Place, kStride> places;
+  std::array<std::uint32_t, kStride> displaced;
   std::size_t number = begin;  // part of the current id
   for (std::size_t first = grouped.begin(begin); first < last; first += kReadIds) {
     const std::size_t count = std::min(kReadIds, last - first);
@@ -139,28 +139,25 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
         content.ids.get(0)[at + i] = ids[at + i];
         content.numbers.get(0)[at + i] = static_cast<std::uint32_t>(at + i - grouped.begin(number));
         owners[i] = parts_[number].get();
-        hashes[i] = mix(static_cast<std::uint64_t>(ids[at + i]));
-        prefetch(owners[i]->index.home(hashes[i]));
+        places[i] = owners[i]->index.view().place(ids[at + i]);
+        prefetch(places[i].bucket);
       }
-      const auto note = [&](std::size_t i, Slot slot) __attribute__((always_inline)) {
-        const std::uint32_t row = slot == kNoSlot ? kNoRow : owners[i]->index.row(slot);
-        handles[at + i] = {.row = row, .slot = slot, .count = 1};
+      const auto note = [&](std::size_t i, std::uint32_t row) __attribute__((always_inline)) {
+        handles[at + i] = {.row = row, .count = 1};
         rows[from + i] = row == kNoRow ? nullptr : owners[i]->rows.at(row);
       };
-      std::size_t overflows = 0;
+      std::size_t displacements = 0;
       for (std::size_t i = 0; i < some; ++i) {
         bool continues = false;
-        note(i, owners[i]->index.find_at_home(ids[at + i], hashes[i], continues));
-        // Not in its home bucket, which is full: the next one is another line to wait for. Later, with the others.
-        overflowed[overflows] = static_cast<std::uint32_t>(i);
-        overflows += continues ? 1 : 0;
+        note(i, owners[i]->index.view().row_at(places[i], continues));
+        // Perhaps in the next bucket, which is another line to wait for. Later, with the others.
+        displaced[displacements] = static_cast<std::uint32_t>(i);
+        displacements += continues ? 1 : 0;
+        if (continues) Index::fetch_next(places[i]);
       }
-      for (std::size_t k = 0; k < overflows; ++k) {
-        Index::fetch_behind(owners[overflowed[k]]->index.home(hashes[overflowed[k]]));
-      }
-      for (std::size_t k = 0; k < overflows; ++k) {
-        const std::size_t i = overflowed[k];
-        note(i, owners[i]->index.find(ids[at + i], hashes[i]));
+      for (std::size_t k = 0; k < displacements; ++k) {
+        const std::size_t i = displaced[k];
+        note(i, owners[i]->index.find_displaced(places[i], ids[at + i]));
       }
     }
     for (std::size_t i = 0; i < std::min(kAhead, count); ++i) prefetch_row(rows[i], bytes);

@@ -17,6 +17,8 @@ constexpr std::size_t kFirstRows = 8;
 // pages that one part of a table stays within the reach of the TLB, little enough slack.
 constexpr std::size_t kGrowthShare = 32;
 constexpr std::size_t kMostSlabsAtOnce = 8;
+// The times move when they grow, so they grow by more.
+constexpr std::size_t kTimeGrowthShare = 4;
 
 }  // namespace
 
@@ -41,7 +43,21 @@ std::size_t RowStore::capacity_for(std::size_t rows) const noexcept {
 
 std::size_t RowStore::growth_bytes(std::size_t more) const noexcept {
   const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
-  return (capacity_for(end_ + fresh) - capacity_) * row_bytes_;
+  const std::size_t wanted = capacity_for(end_ + fresh);
+  return (wanted - capacity_) * row_bytes_ + time_bytes_for(wanted) - times_.bytes();
+}
+
+std::size_t RowStore::time_bytes_for(std::size_t rows) const noexcept {
+  const std::size_t bytes = rows * sizeof(std::uint32_t);
+  return bytes <= times_.bytes() ? times_.bytes() : std::max(bytes, times_.bytes() + times_.bytes() / kTimeGrowthShare);
+}
+
+void RowStore::reserve_times(std::size_t rows) {
+  const std::size_t wanted = time_bytes_for(rows);
+  if (wanted == times_.bytes()) return;
+  Block grown(wanted);
+  if (times_.bytes() > 0) std::memcpy(grown.data(), times_.data(), times_.bytes());
+  times_ = std::move(grown);
 }
 
 void RowStore::reserve(std::size_t more) {
@@ -49,6 +65,7 @@ void RowStore::reserve(std::size_t more) {
   const std::size_t wanted = capacity_for(end_ + fresh);
   if (wanted == capacity_) return;
   if (wanted >= kNone) throw CapacityExceeded("a part holds at most 4.2e9 rows; split the table");
+  reserve_times(wanted);
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (capacity_ < slab_rows) {
     const bool is_full_size = wanted >= slab_rows;
@@ -67,7 +84,13 @@ void RowStore::reserve(std::size_t more) {
   memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : (slabs_.size() - adopted_slabs_) * arena_->slab_bytes();
 }
 
-void RowStore::adopt(std::byte* rows, std::size_t count) {
+void RowStore::adopt(std::byte* rows, std::span<const std::uint32_t> times) {
+  adopt_rows(rows, times.size());
+  reserve_times(times.size());
+  if (!times.empty()) std::memcpy(times_.data(), times.data(), times.size_bytes());
+}
+
+void RowStore::adopt_rows(std::byte* rows, std::size_t count) {
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (count < slab_rows) {  // the first slab moves when it grows
     if (count > 0) slabs_.assign(1, rows);
@@ -102,6 +125,7 @@ void RowStore::free(std::uint32_t row) noexcept {
 void RowStore::clear() noexcept {
   slabs_.clear();
   first_ = Block();
+  times_ = Block();
   capacity_ = 0;
   memory_bytes_ = 0;
   adopted_slabs_ = 0;

@@ -120,7 +120,8 @@ Table::ExpiryCount Table::count_expiry(std::size_t number, std::int64_t accepted
   const Part& part = *parts_[number];
   const std::shared_lock lock(part.mutex);
   ExpiryCount count;
-  part.index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t time) {
+  part.index.for_each([&](std::int64_t id, std::uint32_t row) {
+    const std::uint32_t time = part.rows.time(row);
     if (accepted_s != 0 && is_expired(id, time, accepted_s)) return;
     ++count.alive;
     count.expired += is_expired(id, time, now_s) ? 1 : 0;
@@ -145,12 +146,10 @@ std::size_t Table::evict(std::int64_t now_s, bool force) {
     Part& part = *parts_[number];
     const std::unique_lock lock(part.mutex);
     std::vector<std::int64_t> expired;
-    part.index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t time) {
-      if (is_expired(id, time, now_s)) expired.push_back(id);
+    part.index.for_each([&](std::int64_t id, std::uint32_t row) {
+      if (is_expired(id, part.rows.time(row), now_s)) expired.push_back(id);
     });
-    for (const std::int64_t id : expired) {
-      remove(part, part.index.find(id, mix(static_cast<std::uint64_t>(id))), Removal::Reason::kExpired, now_s);
-    }
+    for (const std::int64_t id : expired) remove(part, id, Removal::Reason::kExpired, now_s);
     if (!expired.empty()) part.index.shrink();
     evicted.fetch_add(expired.size(), std::memory_order_relaxed);
   });
@@ -169,7 +168,7 @@ void Table::clear() {
   const AllPartsLock lock(*this);
   // Notes first: a failed allocation leaves the rows, and notes too many do no harm.
   for (const auto& part : parts_) {
-    part->index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) {
+    part->index.for_each([&](std::int64_t id, std::uint32_t row) {
       if (is_tracking_.load(std::memory_order_relaxed)) touch(*part, id, row);
     });
   }
@@ -231,27 +230,25 @@ void Table::touch(Part& part, std::int64_t id, std::uint32_t row) {
   }
 }
 
-void Table::remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s) {
-  const Removal removal{
-      .id = part.index.id(slot), .now_s = now_s, .updated_s = part.index.time(slot), .reason = reason};
+void Table::remove(Part& part, std::int64_t id, Removal::Reason reason, std::int64_t now_s) {
+  const Removal removal{.id = id, .now_s = now_s, .updated_s = part.rows.time(part.index.find(id)), .reason = reason};
   if (part.removals.size() < kRemovalsKept) {
     part.removals.push_back(removal);
   } else {
     part.removals[part.removal_count % kRemovalsKept] = removal;
   }
   ++part.removal_count;
-  drop(part, slot);
+  drop(part, id);
 }
 
-void Table::drop(Part& part, Slot slot) {
-  const std::int64_t id = part.index.id(slot);
-  const std::uint32_t row = part.index.row(slot);
-  if (part.has_preimages()) preserve(part, id, row, part.index.time(slot));
+void Table::drop(Part& part, std::int64_t id) {
+  const std::uint32_t row = part.index.find(id);
+  if (part.has_preimages()) preserve(part, id, row, part.rows.time(row));
   if (is_tracking_.load(std::memory_order_relaxed)) {
     touch(part, id, row);
     part.touched.rows.reset(row);  // the next id in this row is another one
   }
-  part.index.erase(slot);
+  part.index.erase(id);
   part.rows.free(row);
 }
 
@@ -264,7 +261,7 @@ std::vector<std::int64_t> Table::drain_touched() {
     for (const auto& part : parts_) {
       const TouchedIds& touched = part->touched;
       if (!was_tracking) {
-        part->index.for_each([&](std::int64_t id, std::uint32_t, std::uint32_t) { ids.push_back(id); });
+        part->index.for_each([&](std::int64_t id, std::uint32_t) { ids.push_back(id); });
       } else if (touched.generation == generation) {
         ids.insert(ids.end(), touched.ids.begin(), touched.ids.end());
       }
@@ -286,7 +283,7 @@ std::vector<std::int64_t> Table::part_ids(std::size_t number) const {
   const std::shared_lock lock(part.mutex);
   std::vector<std::pair<std::uint32_t, std::int64_t>> by_row;
   by_row.reserve(part.index.size());
-  part.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { by_row.emplace_back(row, id); });
+  part.index.for_each([&](std::int64_t id, std::uint32_t row) { by_row.emplace_back(row, id); });
   std::sort(by_row.begin(), by_row.end());
   std::vector<std::int64_t> ids(by_row.size());
   std::transform(by_row.begin(), by_row.end(), ids.begin(), [](const auto& entry) { return entry.second; });
@@ -302,19 +299,19 @@ void Table::reserve(std::size_t ids) {
   });
 }
 
-void Table::adopt(std::unique_ptr<const TableImage> image) {
+void Table::adopt(std::unique_ptr<TableImage> image) {
   if (!schema_.is_serving() || size() != 0) {
     throw ConfigError("table '" + config_.name + "' is not an empty serving table: it cannot take an image");
   }
   clear();
   lock_all();
-  image_ = std::move(image);
   try {
     for (std::size_t part = 0; part < kParts; ++part) {
-      const TableImage::Part& from = image_->parts()[part];
-      parts_[part]->rows.adopt(from.rows, from.count);
-      parts_[part]->index.adopt(from.buckets, from.count);
+      TableImage::Part from = image->take_part(part);
+      parts_[part]->rows.adopt(from.rows, from.times);
+      parts_[part]->index.adopt(std::move(from.index));
     }
+    image_ = std::move(image);
   } catch (...) {
     unlock_all();
     clear();
@@ -379,7 +376,6 @@ std::size_t Table::memory_bytes() const {
                preimages->entries.capacity() * sizeof(Preimages::Entry);
     }
   }
-  if (image_) total += image_->index_bytes();
   return total;
 }
 
@@ -444,16 +440,14 @@ void Table::merge_filter(std::span<const std::byte> state) {
 }
 
 std::string Table::explain(std::int64_t id) const {
-  const std::uint64_t hash = mix(static_cast<std::uint64_t>(id));
-  const Part& part = *parts_[part_of(hash)];
+  const Part& part = *parts_[part_of(mix(static_cast<std::uint64_t>(id)))];
   const std::shared_lock lock(part.mutex);
   const bool has_slots = !config_.slot_thresholds.empty() || !config_.slot_expire_days.empty();
   const std::string slot_text = has_slots ? "(slot " + std::to_string(slot_v2(id)) + ") " : "";
   const std::string subject = "id " + std::to_string(id) + " " + slot_text;
   const std::uint32_t days = expire_days_.empty() ? config_.expire_days : expire_days_[slot_v2(id)];
-  const Slot slot = part.index.find(id, hash);
-  if (slot != kNoSlot) {
-    const std::uint32_t time = part.index.time(slot);
+  if (const std::uint32_t row = part.index.find(id); row != Index::kNoRow) {
+    const std::uint32_t time = part.rows.time(row);
     std::string text = subject + "is present: last updated at " + std::to_string(time) + ", expires at " +
                        std::to_string(time + static_cast<std::int64_t>(days) * kDaySeconds);
     if (is_expired(id, time, max_time_s())) text += " (already expired; the next evict removes it)";
@@ -531,7 +525,8 @@ void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
   {
     const std::shared_lock lock(part.mutex);
     by_row.resize(part.rows.end());
-    part.index.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t time) {
+    part.index.for_each([&](std::int64_t id, std::uint32_t row) {
+      const std::uint32_t time = part.rows.time(row);
       const bool is_used = !kept->settled.test(row) && !is_left_out(id, time);
       by_row[row] = {.id = id, .time = time, .is_used = is_used};
     });

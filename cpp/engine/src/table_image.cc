@@ -68,16 +68,16 @@ class PartBuilder {
   }
 
   ImagePart append_to(OutputFile& file) {
-    Index index;
+    RingIndex index;
     if (!ids_.empty()) index.reserve(ids_.size() + ids_.size() / kRoomShare + 1);
     for (std::size_t i = 0; i < ids_.size(); ++i) {
-      index.insert(ids_[i], mix(static_cast<std::uint64_t>(ids_[i])), static_cast<std::uint32_t>(i), times_[i]);
+      index.insert(ids_[i], static_cast<std::uint32_t>(i), times_[i]);
     }
-    std::vector<Index::Bucket> buckets(index.buckets().begin(), index.buckets().end());
+    std::vector<RingIndex::Bucket> buckets(index.buckets().begin(), index.buckets().end());
     std::vector<std::byte> ordered(rows_.size());
     std::uint32_t number = 0;
-    for (Index::Bucket& bucket : buckets) {
-      for (std::size_t i = 0; i < Index::kWidth && bucket.rows[i] != 0; ++i) {
+    for (RingIndex::Bucket& bucket : buckets) {
+      for (std::size_t i = 0; i < RingIndex::kWidth && bucket.rows[i] != 0; ++i) {
         const std::byte* row = rows_.data() + std::size_t{bucket.rows[i] - 1} * row_bytes_;
         std::copy_n(row, row_bytes_, ordered.data() + std::size_t{number} * row_bytes_);
         bucket.rows[i] = ++number;
@@ -231,34 +231,28 @@ void TableImage::check(const Table& table, const InputFile& file) {
   const std::vector<ImagePlace> places = image_places(footer, &end);
   if (end != static_cast<std::uint64_t>(start - data_)) throw SnapshotCorrupt("the parts do not fill the file");
   max_time_s_ = footer.max_time_s;
-  std::size_t buckets = 0;
-  for (std::size_t i = 0; i < places.size(); ++i) {
-    buckets += footer.parts[i].buckets;
-    parts_.push_back({.buckets = {reinterpret_cast<Index::Bucket*>(data_ + places[i].index), footer.parts[i].buckets},
-                      .rows = data_ + places[i].rows,
-                      .count = footer.parts[i].rows});
-  }
-  if (is_mapped()) {
+  parts_.resize(places.size());
+  table.pool().run(parts_.size(), [&](std::size_t i) {
+    const ImagePart& from = footer.parts[i];
+    parts_[i].rows = data_ + places[i].rows;
     // Copied first, then checked: a program that writes to the mapped file can then change rows, but send no search
     // astray.
-    indexes_ = Block(buckets * sizeof(Index::Bucket));
-    auto* copy = reinterpret_cast<Index::Bucket*>(indexes_.data());
-    for (Part& part : parts_) {
-      part.buckets = {copy, part.buckets.size()};
-      copy += part.buckets.size();
-    }
-  }
-  table.pool().run(parts_.size(), [&](std::size_t i) {
-    if (parts_[i].buckets.empty()) return;
-    const auto copied = std::as_writable_bytes(parts_[i].buckets);
-    if (is_mapped() && !file.read_at(places[i].index, copied.data(), copied.size())) {
+    std::vector<RingIndex::Bucket> copy(is_mapped() ? from.buckets : 0);
+    const auto copied = std::as_writable_bytes(std::span(copy));
+    if (!copied.empty() && !file.read_at(places[i].index, copied.data(), copied.size())) {
       throw SnapshotCorrupt("it became shorter meanwhile");
     }
-    const auto lines = std::as_bytes(parts_[i].buckets);
-    check_image_index(parts_[i].buckets, parts_[i].count, i);
-    if (crc32c(0, lines.data(), lines.size()) != footer.parts[i].index_crc) {
+    const std::span<const RingIndex::Bucket> buckets =
+        is_mapped() ? std::span<const RingIndex::Bucket>(copy)
+                    : std::span(reinterpret_cast<const RingIndex::Bucket*>(data_ + places[i].index), from.buckets);
+    if (buckets.empty()) return;
+    check_image_index(buckets, from.rows, i);
+    const auto lines = std::as_bytes(buckets);
+    if (crc32c(0, lines.data(), lines.size()) != from.index_crc) {
       throw SnapshotCorrupt("checksum of the index of part " + std::to_string(i) + " does not match");
     }
+    parts_[i].index.reserve(from.rows + from.rows / kRoomShare);
+    read_image_index(buckets, parts_[i].index, parts_[i].times);
   });
 }
 

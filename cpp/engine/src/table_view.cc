@@ -16,9 +16,6 @@ namespace {
 // Lines of buckets and rows of a block stay in the first cache.
 constexpr std::size_t kBlockIds = 256;
 
-// Of a part without an index.
-constexpr Index::Bucket kEmptyBucket{};
-
 }  // namespace
 
 TableView::TableView(const Table& table)
@@ -28,12 +25,9 @@ TableView::TableView(const Table& table)
       row_mask_((1U << row_shift_) - 1) {
   for (std::size_t i = 0; i < kParts; ++i) {
     const Part& part = *table.parts_[i];
-    const auto buckets = part.index.buckets();
     const auto slabs = part.rows.slabs();
-    places_[i] = {.buckets = buckets.empty() ? &kEmptyBucket : buckets.data(),
-                  .slabs = slabs.data(),
-                  .first_slab = slabs.empty() ? nullptr : slabs.front(),
-                  .bucket_count = static_cast<std::uint32_t>(buckets.size())};
+    places_[i] = {
+        .buckets = part.index.view(), .slabs = slabs.data(), .first_slab = slabs.empty() ? nullptr : slabs.front()};
   }
 }
 
@@ -56,10 +50,10 @@ class TableView::Block {
   void add(const Gather& gather, std::size_t first, std::size_t count) {
     const TableView& view = *gather.view;
     for (std::size_t i = 0; i < count; ++i) {
-      const std::uint64_t hash = mix(static_cast<std::uint64_t>(gather.ids[first + i]));
-      const Place& place = view.places_[part_of(hash)];
-      places_[size_ + i] = &place;
-      homes_[size_ + i] = place.buckets + Index::home_in(hash, place.bucket_count);
+      const std::int64_t id = gather.ids[first + i];
+      const Place& part = view.places_[part_of(mix(static_cast<std::uint64_t>(id)))];
+      parts_[size_ + i] = &part;
+      places_[size_ + i] = part.buckets.place(id);
     }
     runs_[run_count_++] = {&gather, first, size_, size_ + count};
     size_ += count;
@@ -68,7 +62,7 @@ class TableView::Block {
   // Reads the rows of all ids, and starts again without any.
   void read() {
 #pragma GCC unroll 8
-    for (std::size_t i = 0; i < size_; ++i) prefetch(homes_[i]);
+    for (std::size_t i = 0; i < size_; ++i) prefetch(places_[i].bucket);
     for (const Run& run : runs()) find(run);
     for (const Run& run : runs()) fetch(run);
     for (const Run& run : runs()) copy(run);
@@ -90,23 +84,14 @@ class TableView::Block {
     const TableView& view = *run.gather->view;
     const std::int64_t* ids = run.gather->ids.data() + run.first;
     for (std::size_t i = run.begin; i < run.end; ++i) {
-      const std::int64_t id = ids[i - run.begin];
-      const std::uint32_t row = Index::row_in(*homes_[i], id);
-      if (row != Index::kNoRow) {
-        rows_[i] = view.row_at(*places_[i], row);
-      } else {
-        rows_[i] = Index::is_full(*homes_[i]) ? find_further(view, *places_[i], homes_[i], id) : nullptr;
+      bool continues = false;
+      std::uint32_t row = parts_[i]->buckets.row_at(places_[i], continues);
+      if (continues) {
+        const auto number = static_cast<std::size_t>(parts_[i] - view.places_.data());
+        row = view.table_->parts_[number]->index.find(ids[i - run.begin]);
       }
+      rows_[i] = row == Index::kNoRow ? nullptr : view.row_at(*parts_[i], row);
     }
-  }
-
-  // Searches an id that is not in its home bucket, which is full.
-  static const std::byte* find_further(const TableView& view, const Place& place, const Index::Bucket* home,
-                                       std::int64_t id) noexcept {
-    const std::uint32_t row =
-        Index::row_behind(home, {place.buckets, place.bucket_count},
-                          [id](const Index::Bucket& bucket) { return Index::row_in(bucket, id); });
-    return row == Index::kNoRow ? nullptr : view.row_at(place, row);
   }
 
   // Inline: the compiler drops calls of a function that only fetches, because it changes nothing.
@@ -129,8 +114,8 @@ class TableView::Block {
     if (table.image_) table.image_->check_whole();  // a file that was cut off gives zeros
   }
 
-  std::array<const Place*, kBlockIds> places_;
-  std::array<const Index::Bucket*, kBlockIds> homes_;
+  std::array<const Place*, kBlockIds> parts_;
+  std::array<Index::Place, kBlockIds> places_;
   std::array<const std::byte*, kBlockIds> rows_;
   std::array<Run, kBlockIds> runs_;  // no run is empty
   std::size_t size_ = 0;

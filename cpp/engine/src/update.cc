@@ -111,7 +111,7 @@ void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::ui
       RowHandle& handle = update.member(i);
       if (handle.row == kNoRow) continue;
       const float* values = rows + group.targets[i] * dim;
-      update.preserve(handle);
+      update.preserve(group.ids[i], handle);
       schema_.set(update.row(handle), values);
       handle.leaves = config_.skip_zero_rows && is_zero_row(values, dim);
     }
@@ -128,7 +128,7 @@ void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std
       if (i + kAhead < group.ids.size()) update.fetch(i + kAhead);
       RowHandle& handle = update.member(i);
       if (handle.row == kNoRow) continue;
-      update.preserve(handle);
+      update.preserve(group.ids[i], handle);
       schema_.get(update.row(handle), values.data());
       add_row(values.data(), rows + group.targets[i] * dim, AnyWidth{dim});
       schema_.set(update.row(handle), values.data());
@@ -270,7 +270,7 @@ void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed
   change_rows(ids, false, [&](PartUpdate& update, const Partition::Group& group) {
     for (std::size_t i = 0; i < group.ids.size(); ++i) existed[group.targets[i]] = update.member(i).is_new ? 0 : 1;
     update.for_each([&](std::int64_t id, RowHandle& handle) {
-      update.preserve(handle);
+      update.preserve(id, handle);
       schema_.init(id, update.row(handle));
     });
     update.finish(time_s);
@@ -287,9 +287,8 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
     Part& part = *parts_[number];
     const std::unique_lock lock(part.mutex);
     for (const std::int64_t id : group.ids) {
-      const Slot slot = part.index.find(id, mix(static_cast<std::uint64_t>(id)));
-      if (slot == kNoSlot) continue;
-      remove(part, slot, Removal::Reason::kDeleted, 0);
+      if (part.index.find(id) == Index::kNoRow) continue;
+      remove(part, id, Removal::Reason::kDeleted, 0);
       erased.fetch_add(1, std::memory_order_relaxed);
     }
     part.index.shrink();

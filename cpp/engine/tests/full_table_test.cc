@@ -107,7 +107,7 @@ TEST(FullTable, WritersAndReadersOfAFullTableNeverSeeHalfARow) {
   for (std::int64_t writer = 0; writer < 2; ++writer) {
     writers.emplace_back([&, writer] {
       for (std::uint32_t step = 0; step < 60; ++step) {
-        const std::int64_t first = (step % 30) * 1000 + writer * 500;
+        const std::int64_t first = (step % 45) * 1000 + writer * 500;
         assign(table, range(500, first), static_cast<float>(step), 1 + step);
       }
     });

@@ -69,7 +69,7 @@ class TableImageTest : public ::testing::Test {
   }
   std::unique_ptr<Table> load(std::uint32_t dim, Memory memory = Memory::kMapped) const {
     auto table = make(dim);
-    table->adopt(std::make_unique<const TableImage>(path_, std::filesystem::file_size(path_), *table, memory));
+    table->adopt(std::make_unique<TableImage>(path_, std::filesystem::file_size(path_), *table, memory));
     return table;
   }
   static void expect_rows(const Table& table, std::int64_t count) {
@@ -202,7 +202,7 @@ TEST_F(TableImageTest, OnlyAnEmptyServingTableTakesAnImage) {
   write(10, 2);
   const auto full = load(2);
   EXPECT_THROW(
-      full->adopt(std::make_unique<const TableImage>(path_, std::filesystem::file_size(path_), *full, Memory::kMapped)),
+      full->adopt(std::make_unique<TableImage>(path_, std::filesystem::file_size(path_), *full, Memory::kMapped)),
       ConfigError);
   expect_rows(*full, 10);
   TableConfig config;
@@ -234,7 +234,7 @@ TEST_F(TableImageTest, AChangedBitIsRefusedOrChangesARowOnly) {
     put_back(changed);
     const auto table = make(2);
     try {
-      table->adopt(std::make_unique<const TableImage>(path_, whole.size(), *table, Memory::kMapped));
+      table->adopt(std::make_unique<TableImage>(path_, whole.size(), *table, Memory::kMapped));
     } catch (const SnapshotCorrupt&) {
       continue;
     }
@@ -253,7 +253,7 @@ TEST_F(TableImageTest, AChangedBitIsRefusedOrChangesARowOnly) {
 // --- forged indexes with right checksums ---
 
 struct MadeIndex {
-  std::vector<Index::Bucket> buckets;
+  std::vector<RingIndex::Bucket> buckets;
   std::uint64_t rows = 0;
 };
 
@@ -263,17 +263,17 @@ std::int64_t id_of_part(std::size_t part, std::int64_t after) {
 }
 
 MadeIndex made(std::size_t part, std::size_t count) {
-  Index index;
+  RingIndex index;
   index.reserve(count);
   std::int64_t id = 0;
   for (std::size_t i = 0; i < count; ++i, ++id) {
     id = id_of_part(part, id);
-    index.insert(id, mix(static_cast<std::uint64_t>(id)), 0, 0);
+    index.insert(id, 0, 0);
   }
   MadeIndex made{{index.buckets().begin(), index.buckets().end()}, count};
   std::uint32_t row = 0;
-  for (Index::Bucket& bucket : made.buckets) {
-    for (std::size_t i = 0; i < Index::kWidth && bucket.rows[i] != 0; ++i) bucket.rows[i] = ++row;
+  for (RingIndex::Bucket& bucket : made.buckets) {
+    for (std::size_t i = 0; i < RingIndex::kWidth && bucket.rows[i] != 0; ++i) bucket.rows[i] = ++row;
   }
   return made;
 }
@@ -310,7 +310,7 @@ TEST(ImageIndex, OneThatLeadsAstrayIsRefused) {
   refused("too full", [&](MadeIndex& index) { index.rows = index.buckets.size() * 4; });
   refused("no search finds it", [&](MadeIndex& index) {
     const auto home = [&](std::int64_t id) {
-      return Index::home_in(mix(static_cast<std::uint64_t>(id)), static_cast<std::uint32_t>(index.buckets.size()));
+      return RingIndex::home_in(mix(static_cast<std::uint64_t>(id)), static_cast<std::uint32_t>(index.buckets.size()));
     };
     // From one bucket further on the way leads around the whole ring, and there are gaps.
     std::int64_t id = id_of_part(5, 0);

@@ -1,190 +1,246 @@
-// index.h: id -> row number of one part. A bucket is one cache line, so a find is one miss, rarely two.
+// index.h: id -> row number of one part. A find reads one cache line, rarely two.
+//
+// hash_id() turns an id into a key without loss. The bucket of an entry tells the top of the key's low half, so the
+// entry stores only the rest: seven entries of nine bytes fill a line. An id whose bucket is full stands in one of the
+// next buckets, and its entry tells how far it is from home. The few ids that stand nowhere near are in the spill.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <cstring>
 
-#if defined(__aarch64__)
-#include <arm_neon.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
 #endif
 
 #include "engine/hash.h"
 #include "engine/pages.h"
+#include "engine/ring_index.h"
 
 namespace engine {
 
-// Where an entry stands: bucket * 4 + position. Valid while no entry moves or leaves: an insert moves nothing.
-using Slot = std::uint32_t;
-inline constexpr Slot kNoSlot = 0xFFFFFFFFU;
-
 class Index {
  public:
-  static constexpr std::size_t kWidth = 4;
-  static constexpr std::size_t kMostBuckets = 0xFFFFFFFFU / kWidth;
+  static constexpr std::size_t kWidth = 7;
+  static constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
+  // Row numbers then have at most 32 bits.
+  static constexpr std::size_t kMostBuckets = (std::size_t{1} << 29) - 1;
 
-  // Seven slots of eight filled before growing; growing by a quarter keeps at least 70 % of them filled.
+  // A bucket holds 5.25 ids on average before growing. Growing by a quarter leaves 4.2.
   [[nodiscard]] static constexpr bool has_room(std::size_t ids, std::size_t buckets) noexcept {
-    return ids * 8 <= buckets * kWidth * 7;
+    return ids * 4 <= buckets * 21;
   }
 
-  // Filled from position 0, so a bucket is full exactly when its last position is taken.
+  // Filled from position 0. From high to low, a word holds the rest of the key except a byte, four bits of distance
+  // from home, and row number + 1 under row_mask; 0 = empty.
   struct alignas(kLineBytes) Bucket {
-    std::int64_t ids[kWidth];
-    std::uint32_t rows[kWidth];   // row number + 1; 0 = empty, as in fresh memory
-    std::uint32_t times[kWidth];  // unix seconds of the row's last update
+    std::uint64_t words[kWidth];
+    std::uint8_t bytes[kWidth];  // the other byte of the rest
+    std::uint8_t reach;          // the largest distance of an id of this bucket; kSpilled: an id may be in the spill
   };
   static_assert(sizeof(Bucket) == kLineBytes);
+  static_assert(std::endian::native == std::endian::little);
+  static constexpr std::uint8_t kMostDistance = 15;
+  static constexpr std::uint8_t kSpilled = 16;
+  static constexpr std::uint64_t kByte = 0xFF;
+
+  // Where an id would like to stand.
+  struct Place {
+    const Bucket* bucket;
+    std::uint64_t rest;  // as in a word, with the byte in the lowest bits
+  };
+
+  // The positions of a bucket whose byte is that of `rest`.
+  class Matches {
+   public:
+    [[gnu::always_inline]] Matches(const Bucket& bucket, std::uint64_t rest) noexcept {
+#if defined(__SSE2__)
+      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bucket.words + kWidth));
+      const __m128i equal = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(static_cast<char>(rest)));
+      bits_ = static_cast<std::uint64_t>(_mm_movemask_epi8(equal)) & kPositions;
+#else
+      std::uint64_t bytes;
+      std::memcpy(&bytes, bucket.words + kWidth, sizeof bytes);
+      // The high bit of each byte that is zero: adding to the low bits carries into it for all others.
+      constexpr std::uint64_t kLow = 0x7F7F7F7F7F7F7F7FULL;
+      const std::uint64_t difference = bytes ^ (0x0101010101010101ULL * (rest & kByte));
+      bits_ = ~(((difference & kLow) + kLow) | difference) & kPositions;
+#endif
+    }
+    [[nodiscard, gnu::always_inline]] bool any() const noexcept { return bits_ != 0; }
+    // The first one, or the last position of all.
+    [[nodiscard, gnu::always_inline]] std::uint32_t first() const noexcept {
+      return static_cast<std::uint32_t>(std::countr_zero(bits_ | kLastPosition)) / kBitsEach;
+    }
+    void drop_first() noexcept { bits_ &= bits_ - 1; }
+
+   private:
+#if defined(__SSE2__)
+    static constexpr std::uint32_t kBitsEach = 1;
+    static constexpr std::uint64_t kPositions = 0x7F;
+    static constexpr std::uint64_t kLastPosition = 0x40;
+#else
+    static constexpr std::uint32_t kBitsEach = 8;
+    static constexpr std::uint64_t kPositions = 0x0080808080808080ULL;
+    static constexpr std::uint64_t kLastPosition = 0x0080000000000000ULL;
+#endif
+    std::uint64_t bits_;
+  };
+
+  // The buckets. Valid until the index grows, shrinks or is cleared.
+  struct View {
+    const Bucket* buckets;  // at least one
+    std::uint32_t bucket_count;
+    std::uint32_t row_mask;  // 4 bits more than bucket_count has behind its first one
+
+    [[nodiscard, gnu::always_inline]] Place place(std::int64_t id) const noexcept { return place(hash_id(id)); }
+    [[nodiscard, gnu::always_inline]] Place place(const IdHash& hash) const noexcept {
+      const std::uint64_t product = std::uint64_t{hash.low} * bucket_count;
+      // Keys of one bucket that agree in their high half have products that differ by bucket_count or more.
+      const std::uint64_t rest = std::uint64_t{hash.high} << 32 | static_cast<std::uint32_t>(product);
+      return {.bucket = buckets + (product >> 32), .rest = ((rest << 8) & ~low_bits()) | rest >> 56};
+    }
+
+    // The row of the id in its bucket, or kNoRow; and whether find_displaced() may know more. Without a branch: which
+    // position holds the id is a toss that no branch predictor wins.
+    [[nodiscard, gnu::always_inline]] std::uint32_t row_at(const Place& place, bool& continues) const noexcept {
+      return row_in(*place.bucket, place.rest, 0, continues);
+    }
+    // The same in another bucket, for an id that is that far from home.
+    [[nodiscard, gnu::always_inline]] std::uint32_t row_in(const Bucket& bucket, std::uint64_t rest,
+                                                           std::uint64_t distance, bool& continues) const noexcept {
+      const Matches equal(bucket, rest);
+      const std::uint64_t word = (rest & ~kByte) + distance * (std::uint64_t{row_mask} + 1);
+      const std::uint64_t row = (bucket.words[equal.first()] ^ word) - 1;
+      const bool is_here = equal.any() && row < row_mask;
+      continues = !is_here && (equal.any() || bucket.reach != 0);
+      return is_here ? static_cast<std::uint32_t>(row) : kNoRow;
+    }
+
+    // The bits of a word below the rest of the key.
+    [[nodiscard, gnu::always_inline]] std::uint64_t low_bits() const noexcept {
+      return (std::uint64_t{row_mask} << 4) | 15U;
+    }
+  };
+  [[nodiscard]] const View& view() const noexcept { return view_; }
 
   [[nodiscard]] std::size_t size() const noexcept { return size_; }
-  [[nodiscard]] std::size_t memory_bytes() const noexcept { return block_.bytes(); }
-  // Bytes that memory_bytes() would grow by to hold `more` further ids.
+  // Ids that are not in their bucket, and those of them that are in the spill.
+  [[nodiscard]] std::size_t displaced() const noexcept { return displaced_ + spill_.size(); }
+  [[nodiscard]] std::size_t spilled() const noexcept { return spill_.size(); }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept { return block_.bytes() + spill_.memory_bytes(); }
+  // Bytes that memory_bytes() would grow by to hold `more` further ids, if none spills.
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
-  // Further ids that fit without growing.
+  // Further ids that fit without growing, if none spills.
   [[nodiscard]] std::size_t room() const noexcept {
-    const std::size_t most = std::size_t{bucket_count_} * kWidth * 7 / 8;
+    const std::size_t most = std::size_t{view_.bucket_count} * 21 / 4;
     return most > size_ ? most - size_ : 0;
   }
 
-  // The bucket that an id would like to stand in. Keeps the order of hashes, so growing walks both arrays front to
-  // back.
-  [[nodiscard]] static std::uint32_t home_in(std::uint64_t hash, std::uint32_t bucket_count) noexcept {
-    return static_cast<std::uint32_t>(((hash & 0xFFFFFFFFU) * bucket_count) >> 32);
+  // Fetch the first bucket of a find, and the next one. Inline: the compiler drops other calls that only fetch.
+  [[gnu::always_inline]] void fetch(std::int64_t id) const noexcept {
+    __builtin_prefetch(view_.place(id).bucket, 0, 3);
   }
-  [[nodiscard]] const Bucket* home(std::uint64_t hash) const noexcept { return buckets_ + home_of(hash); }
-
-  // The row of an id within one bucket, or kNoRow; and whether the search must continue in the next bucket.
-  static constexpr std::uint32_t kNoRow = 0xFFFFFFFFU;
-  [[nodiscard]] static std::uint32_t row_in(const Bucket& bucket, std::int64_t id) noexcept {
-#if defined(__aarch64__)
-    // The rows of the matching positions and zeros; a ghost has row 0, so at most one number is not zero.
-    const int64x2_t wanted = vdupq_n_s64(id);
-    const uint64x2_t low = vceqq_s64(vld1q_s64(bucket.ids), wanted);
-    const uint64x2_t high = vceqq_s64(vld1q_s64(bucket.ids + 2), wanted);
-    const uint32x4_t match = vuzp1q_u32(vreinterpretq_u32_u64(low), vreinterpretq_u32_u64(high));
-    return vmaxvq_u32(vandq_u32(vld1q_u32(bucket.rows), match)) - 1;
-#else
-    return row_of_match(bucket, matches(bucket, id));
-#endif
+  [[gnu::always_inline]] static void fetch_next(const Place& place) noexcept {
+    __builtin_prefetch(place.bucket + 1, 0, 3);
   }
-  // The same, given a bit for every position with this id.
-  [[nodiscard]] static std::uint32_t row_of_match(const Bucket& bucket, std::uint32_t match) noexcept {
-    // A match with an empty row is a ghost: 0 - 1 is kNoRow.
-    const std::uint32_t row = bucket.rows[static_cast<std::uint32_t>(std::countr_zero(match | 8U))] - 1;
-    return match == 0 ? kNoRow : row;
+  // The row of an id, or kNoRow.
+  [[nodiscard]] std::uint32_t find(std::int64_t id) const noexcept { return entry_of(id).row; }
+  // The same for an id that is probably in the next bucket.
+  [[nodiscard, gnu::always_inline]] std::uint32_t find_displaced(const Place& place, std::int64_t id) const noexcept {
+    const Bucket* const last = view_.buckets + view_.bucket_count - 1;
+    const Bucket& next = *(place.bucket == last ? view_.buckets : place.bucket + 1);
+    bool continues = false;
+    const std::uint32_t row = view_.row_in(next, place.rest, 1, continues);
+    return row != kNoRow ? row : find(id);
   }
-  [[nodiscard]] static bool is_full(const Bucket& bucket) noexcept { return bucket.rows[kWidth - 1] != 0; }
-  // Fetches the buckets behind a full home bucket that a search is likely to need.
-  [[gnu::always_inline]] static void fetch_behind(const Bucket* home) noexcept {
-#if defined(__x86_64__)
-    // They lie in the page of the home bucket, so that no page walk is needed. A search waits for each one that is
-    // late.
-    constexpr std::size_t kBuckets = 3;
-#else
-    constexpr std::size_t kBuckets = 1;
-#endif
-    for (std::size_t further = 1; further <= kBuckets; ++further) __builtin_prefetch(home + further, 0, 3);
-  }
-  // The row of an id that is not in its home bucket, which is full, or kNoRow. Calls row_in(bucket) for further
-  // buckets. Bounded: an index whose buckets are all full must not hold the caller for ever.
-  template <class RowIn>
-  [[nodiscard]] static std::uint32_t row_behind(const Bucket* home, std::span<const Bucket> buckets, RowIn&& row_in) {
-    const Bucket* bucket = home;
-    for (std::size_t left = buckets.size(); left > 1; --left) {
-      if (++bucket == buckets.data() + buckets.size()) bucket = buckets.data();
-      const std::uint32_t row = row_in(*bucket);
-      if (row != kNoRow) return row;
-      if (!is_full(*bucket)) return kNoRow;
-    }
-    return kNoRow;
-  }
-
-  [[nodiscard]] Slot find(std::int64_t id, std::uint64_t hash) const noexcept {
-    // Bounded: an index whose buckets are all full must not hold the caller for ever.
-    std::uint32_t b = home_of(hash);
-    for (std::uint32_t left = bucket_count_; left > 0; --left, b = after(b)) {
-      const Bucket& bucket = buckets_[b];
-      const std::uint32_t match = matches(bucket, id);
-      if (match != 0) {
-        const auto i = static_cast<std::uint32_t>(std::countr_zero(match));
-        if (bucket.rows[i] != 0) return b * kWidth + i;
-      }
-      if (bucket.rows[kWidth - 1] == 0) return kNoSlot;
-    }
-    return kNoSlot;
-  }
-
-  // The slot of an id within its home bucket; and whether the search must continue in the next one.
-  [[nodiscard]] Slot find_at_home(std::int64_t id, std::uint64_t hash, bool& continues) const noexcept {
-    if (bucket_count_ == 0) return kNoSlot;
-    const std::uint32_t b = home_of(hash);
-    const Bucket& bucket = buckets_[b];
-    const std::uint32_t match = matches(bucket, id);
-    const auto i = static_cast<std::uint32_t>(std::countr_zero(match | 16U)) & 3U;
-    const bool is_here = match != 0 && bucket.rows[i] != 0;
-    continues = !is_here && bucket.rows[kWidth - 1] != 0;
-    return is_here ? b * kWidth + i : kNoSlot;
-  }
-
-  // Fetches the bucket of a slot; kNoSlot does no harm.
-  void fetch(Slot slot) const noexcept { __builtin_prefetch(buckets_ + slot / kWidth, 1, 3); }
 
   // Counts the changes of the entries.
   struct History {
-    std::uint64_t moves = 0;    // entries moved or left: until the next time, a slot keeps its row number
-    std::uint64_t inserts = 0;  // entries came: until the next time, an absent id stays absent
+    std::uint64_t leaves = 0;   // until the next time, a present id keeps its row number
+    std::uint64_t inserts = 0;  // until the next time, an absent id stays absent
   };
   [[nodiscard]] const History& history() const noexcept { return history_; }
 
-  [[nodiscard]] std::int64_t id(Slot slot) const noexcept { return buckets_[slot / kWidth].ids[slot % kWidth]; }
-  [[nodiscard]] std::uint32_t row(Slot slot) const noexcept { return buckets_[slot / kWidth].rows[slot % kWidth] - 1; }
-  [[nodiscard]] std::uint32_t& time(Slot slot) noexcept { return buckets_[slot / kWidth].times[slot % kWidth]; }
-  [[nodiscard]] std::uint32_t time(Slot slot) const noexcept { return buckets_[slot / kWidth].times[slot % kWidth]; }
-
-  // Makes room for `more` further ids. True when entries moved: slots held by the caller are void.
-  bool reserve(std::size_t more);
+  // Makes room for `more` further ids.
+  void reserve(std::size_t more) {
+    if (!has_room(size_ + more, view_.bucket_count)) grow(more);
+  }
   // Adds an absent id; there must be room (reserve).
-  Slot insert(std::int64_t id, std::uint64_t hash, std::uint32_t row, std::uint32_t time) noexcept;
-  // Removes the entry; others may move.
-  void erase(Slot slot) noexcept;
-  // Gives memory back when few entries are left.
+  void insert(std::int64_t id, std::uint32_t row) { insert(hash_id(id), row); }
+  // Removes a present id.
+  void erase(std::int64_t id) noexcept;
+  // Gives memory back when few entries are left, and brings ids home when many are not.
   void shrink();
   void clear() noexcept;
-  // Uses a whole index in memory that the caller keeps alive; the index may be changed.
-  void adopt(std::span<Bucket> buckets, std::size_t ids) noexcept;
-  [[nodiscard]] std::span<const Bucket> buckets() const noexcept { return {buckets_, bucket_count_}; }
+  // Takes the entries of another index instead of those that it has.
+  void adopt(Index&& other) noexcept;
 
-  // Calls visit(id, row, time) for every entry, in storage order.
+  // Calls visit(id, row) for every entry, in storage order.
   template <class Visit>
   void for_each(Visit&& visit) const {
-    for (const Bucket& bucket : buckets()) {
-      for (std::size_t i = 0; i < kWidth && bucket.rows[i] != 0; ++i) {
-        visit(bucket.ids[i], bucket.rows[i] - 1, bucket.times[i]);
-      }
-    }
+    for_each_key([&](const IdHash& key, std::uint32_t row) { visit(id_of(key.high, key.low), row); });
+    spill_.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { visit(id, row); });
   }
 
  private:
-  // A bit for every position with this id. All four together: which one matches is a coin toss that no branch predictor
-  // wins. A position behind the last entry may be the ghost of an erased one, so the first match counts, and only if
-  // its row is there.
-  [[nodiscard]] static std::uint32_t matches(const Bucket& bucket, std::int64_t id) noexcept {
-    const auto is = [&](std::uint32_t i) { return static_cast<std::uint32_t>(bucket.ids[i] == id) << i; };
-    return is(0) | is(1) | is(2) | is(3);
-  }
-  [[nodiscard]] std::uint32_t home_of(std::uint64_t hash) const noexcept { return home_in(hash, bucket_count_); }
+  static const Bucket kNoBucket;
+
+  // Where an id stands.
+  struct Entry {
+    std::uint32_t row = kNoRow;
+    std::uint32_t bucket = 0;
+    std::uint32_t position = kWidth;  // kWidth: in the spill, or absent
+  };
+  [[nodiscard]] Entry entry_of(std::int64_t id) const noexcept;
+  [[nodiscard]] Bucket* buckets() noexcept { return reinterpret_cast<Bucket*>(block_.data()); }
   [[nodiscard]] std::uint32_t after(std::uint32_t bucket) const noexcept {
-    return bucket + 1 == bucket_count_ ? 0 : bucket + 1;
+    return bucket + 1 == view_.bucket_count ? 0 : bucket + 1;
   }
+  [[nodiscard]] std::uint8_t distance_of(std::uint64_t word) const noexcept {
+    return static_cast<std::uint8_t>(word >> row_bits_) & kMostDistance;
+  }
+  // Calls visit(key, row) for every entry in a bucket.
+  template <class Visit>
+  void for_each_key(Visit&& visit) const;
   [[nodiscard]] std::uint32_t buckets_for(std::size_t ids) const noexcept;
+  void grow(std::size_t more);
   void rebuild(std::uint32_t bucket_count);
+  void insert(const IdHash& hash, std::uint32_t row);
 
   Block block_;
-  Bucket* buckets_ = nullptr;
-  std::uint32_t bucket_count_ = 0;
+  View view_{.buckets = &kNoBucket, .bucket_count = 0, .row_mask = 15};
+  std::uint32_t row_bits_ = 4;
   std::size_t size_ = 0;
+  std::size_t displaced_ = 0;
+  std::size_t settled_ = 0;    // displaced ids after the last rebuild
+  std::uint32_t row_end_ = 0;  // row numbers are below it
+  RingIndex spill_;
   History history_;
 };
+
+template <class Visit>
+void Index::for_each_key(Visit&& visit) const {
+  const std::uint64_t count = view_.bucket_count;
+  const std::uint64_t reciprocal = count == 0 ? 0 : ~std::uint64_t{0} / count;
+  for (std::uint64_t b = 0; b < count; ++b) {
+    const Bucket& bucket = view_.buckets[b];
+    for (std::size_t i = 0; i < kWidth && bucket.words[i] != 0; ++i) {
+      const std::uint64_t word = bucket.words[i];
+      const std::uint64_t rest = (word & ~view_.low_bits()) >> 8 | std::uint64_t{bucket.bytes[i]} << 56;
+      const std::uint64_t distance = distance_of(word);
+      const std::uint64_t home = b >= distance ? b - distance : b + count - distance;
+      // The low half of the key is the number whose product with bucket_count begins with these bits: the first
+      // multiple from here.
+      const std::uint64_t least = home << 32 | static_cast<std::uint32_t>(rest);
+      auto low = static_cast<std::uint64_t>((static_cast<Product>(least) * reciprocal) >> 64);
+      while (low * count < least) ++low;  // at most three times: the reciprocal is rounded down
+      const IdHash key{
+          .mixed = 0, .high = static_cast<std::uint32_t>(rest >> 32), .low = static_cast<std::uint32_t>(low)};
+      visit(key, static_cast<std::uint32_t>(word & view_.row_mask) - 1);
+    }
+  }
+}
 
 }  // namespace engine

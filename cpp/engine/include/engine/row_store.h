@@ -1,4 +1,5 @@
-// row_store.h: the rows of one part, by number. Rows live in slabs that never move once the first one is full size.
+// row_store.h: the rows of one part and the times of their last updates, by number. Rows live in slabs that never move
+// once the first one is full size.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +20,11 @@ class RowStore {
 
   [[nodiscard]] std::byte* at(std::uint32_t row) const noexcept { return shape().at(slabs_.data(), row); }
 
+  // Unix seconds of the row's last update; undefined until it is set.
+  [[nodiscard]] std::uint32_t& time(std::uint32_t row) noexcept { return times()[row]; }
+  [[nodiscard]] std::uint32_t time(std::uint32_t row) const noexcept { return times()[row]; }
+  [[nodiscard]] std::uint32_t* times() const noexcept { return reinterpret_cast<std::uint32_t*>(times_.data()); }
+
   // How a row number splits into slab and place; the same in all stores of equal rows.
   struct Shape {
     std::uint32_t shift;
@@ -34,7 +40,7 @@ class RowStore {
   [[nodiscard]] std::span<std::byte* const> slabs() const noexcept { return slabs_; }
   // Numbers handed out so far lie below this; freed ones among them.
   [[nodiscard]] std::uint32_t end() const noexcept { return end_; }
-  [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_; }
+  [[nodiscard]] std::size_t memory_bytes() const noexcept { return memory_bytes_ + times_.bytes(); }
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
   // Rows that fit without growing.
   [[nodiscard]] std::size_t room() const noexcept { return capacity_ - end_ + free_count_; }
@@ -46,13 +52,16 @@ class RowStore {
   void free(std::uint32_t row) noexcept;
   void clear() noexcept;
   // An empty store uses rows in memory that the caller keeps alive: a store smaller than one slab and whole slabs are
-  // used where they are, the rows behind the last whole slab are copied.
-  void adopt(std::byte* rows, std::size_t count);
+  // used where they are, the rows behind the last whole slab are copied. There is a time for each row.
+  void adopt(std::byte* rows, std::span<const std::uint32_t> times);
 
  private:
   static constexpr std::uint32_t kNone = 0xFFFFFFFFU;
 
   [[nodiscard]] std::size_t capacity_for(std::size_t rows) const noexcept;
+  [[nodiscard]] std::size_t time_bytes_for(std::size_t rows) const noexcept;
+  void reserve_times(std::size_t rows);
+  void adopt_rows(std::byte* rows, std::size_t count);
 
   std::size_t row_bytes_;
   SlabArena* arena_;
@@ -61,7 +70,8 @@ class RowStore {
   std::vector<std::byte*> slabs_;
   Block first_;  // the only slab of a small store; doubles until it is full size
   std::size_t capacity_ = 0;
-  std::size_t memory_bytes_ = 0;
+  std::size_t memory_bytes_ = 0;  // of the rows
+  Block times_;
   std::size_t adopted_slabs_ = 0;
   std::uint32_t end_ = 0;
   std::uint32_t free_ = kNone;  // head of the list of freed rows, linked through their first word

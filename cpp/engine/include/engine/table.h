@@ -149,7 +149,7 @@ class Table {
   [[nodiscard]] RawRows raw_rows(std::span<const std::int64_t> ids) const;
   void reserve(std::size_t ids);
   // An empty serving table uses the rows of an image, where they lie. Exclusive.
-  void adopt(std::unique_ptr<const TableImage> image);
+  void adopt(std::unique_ptr<TableImage> image);
   // Upserts all rows, with their times, into a table of the same slices that may store them differently. Concurrent.
   // Only ids with uint64(id) mod `count` == `index`.
   void copy_to(Table& other, std::uint64_t index = 0, std::uint64_t count = 1) const;
@@ -277,9 +277,9 @@ class Table {
   // Bookkeeping before a row changes or leaves, and after one is made. The part is locked for writing.
   void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
   void touch(Part& part, std::int64_t id, std::uint32_t row);
-  void remove(Part& part, Slot slot, Removal::Reason reason, std::int64_t now_s);
+  void remove(Part& part, std::int64_t id, Removal::Reason reason, std::int64_t now_s);
   // As remove, without the note for explain(): a full table has no memory for notes.
-  void drop(Part& part, Slot slot);
+  void drop(Part& part, std::int64_t id);
 
   TableConfig config_;
   const std::uint64_t serial_;  // differs from that of every other table of the process

@@ -1,5 +1,5 @@
 // table_image.h: a serving table as one file that is used where it lies. Loading maps it: no row is read, copied or
-// hashed; the index is copied and checked. Changes stay in the process: the pages that they touch become private, all
+// hashed; the index is checked and built. Changes stay in the process: the pages that they touch become private, all
 // others are shared with every process that maps the file.
 //
 //   file    := magic[8], zeros up to byte 64, part*, footer, u32 footer bytes, u32 crc32c(footer), magic[8]
@@ -43,9 +43,9 @@ ImageFile write_image(Table& table, const std::string& path);
 class TableImage {
  public:
   struct Part {
-    std::span<Index::Bucket> buckets;
+    Index index;
+    std::vector<std::uint32_t> times;  // by row
     std::byte* rows = nullptr;
-    std::size_t count = 0;
   };
   enum class Memory : std::uint8_t {
     kMapped,  // read instead where the file system is not of this machine: others could take the file away
@@ -59,13 +59,12 @@ class TableImage {
   TableImage(const TableImage&) = delete;
   TableImage& operator=(const TableImage&) = delete;
 
-  [[nodiscard]] const std::vector<Part>& parts() const noexcept { return parts_; }
+  // A part, for a table to keep. Its rows stay here.
+  [[nodiscard]] Part take_part(std::size_t number) { return std::move(parts_[number]); }
   [[nodiscard]] std::int64_t max_time_s() const noexcept { return max_time_s_; }
   [[nodiscard]] bool is_mapped() const noexcept { return block_.data() == nullptr; }
   // Throws SnapshotCorrupt when another program has cut the mapped file off: rows that were read since may be zeros.
   void check_whole() const;
-  // Memory of the copied indexes; 0 when the file was read whole.
-  [[nodiscard]] std::size_t index_bytes() const noexcept { return indexes_.bytes(); }
 
  private:
   void map(const std::string& path, int descriptor);
@@ -76,7 +75,6 @@ class TableImage {
   std::size_t bytes_ = 0;
   std::unique_ptr<const MappingGuard> guard_;  // of a mapped file
   Block block_;                                // the whole file, when it was read and not mapped
-  Block indexes_;                              // a copy of the indexes of all parts, when the file is mapped
   std::vector<Part> parts_;
   std::int64_t max_time_s_ = 0;
 };

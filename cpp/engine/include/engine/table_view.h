@@ -35,10 +35,9 @@ class TableView {
   class Block;
 
   struct Place {
-    const Index::Bucket* buckets = nullptr;
+    Index::View buckets;
     const std::byte* const* slabs = nullptr;
     const std::byte* first_slab = nullptr;  // most parts of small tables have one slab
-    std::uint32_t bucket_count = 0;
   };
 
   [[nodiscard]] const std::byte* row_at(const Place& place, std::uint32_t row) const noexcept {

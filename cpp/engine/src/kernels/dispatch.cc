@@ -33,7 +33,10 @@ std::vector<const Kernels*> runnable_kernels() {
   std::vector<const Kernels*> levels = {&kBaselineKernels};
   // Each test names exactly the instructions that CMakeLists.txt lets the compiler use for that level.
 #if defined(ENGINE_HAS_AVX2)
-  if (__builtin_cpu_supports("avx2") != 0) levels.push_back(&kAvx2Kernels);
+  if (__builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("bmi") != 0 &&
+      __builtin_cpu_supports("bmi2") != 0) {
+    levels.push_back(&kAvx2Kernels);
+  }
 #endif
 #if defined(ENGINE_HAS_AVX512)
   if (__builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&

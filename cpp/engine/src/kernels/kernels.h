@@ -25,9 +25,9 @@ namespace engine {
 // The index and the rows of one part of a table. Copied out of the part: all places of a table fit few lines, which no
 // writer touches.
 struct PartPlace {
-  const Index::Bucket* buckets;  // of an empty part: one empty bucket
-  std::byte* const* slabs;       // of an empty part: one null pointer
-  std::uint32_t bucket_count;
+  Index::View buckets;
+  std::byte* const* slabs;  // of an empty part: one null pointer
+  const Index* index;       // for ids that are not in their bucket
 };
 
 // Ids whose rows are searched.
@@ -59,10 +59,10 @@ struct GradientSums {
   const RowHandle* handles;      // by distinct id
   std::size_t distinct;
   std::size_t width;
-  float* sums;              // room for the ids that occur more than once
-  const float** out;        // by distinct id: `grads` or `sums`
-  std::uint8_t* is_finite;  // by distinct id; null: not asked for
-  const Index* index;       // the buckets of the ids are fetched, for the stamps that follow; null: no fetch
+  float* sums;                 // room for the ids that occur more than once
+  const float** out;           // by distinct id: `grads` or `sums`
+  std::uint8_t* is_finite;     // by distinct id; null: not asked for
+  const std::uint32_t* times;  // by row: fetched for the stamps that follow; null: no fetch
 };
 
 struct Kernels {

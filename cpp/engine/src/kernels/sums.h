@@ -122,7 +122,8 @@ template <class Width>
   const std::uint32_t* const end = work.targets + work.occurrences;
   bool all_finite = true;
   for (std::size_t i = 0; i < work.distinct; ++i) {
-    if (work.index != nullptr) work.index->fetch(work.handles[i].slot);
+    if (work.times != nullptr && work.handles[i].row != kNoRow)
+      __builtin_prefetch(work.times + work.handles[i].row, 1, 3);
     const std::size_t count = work.handles[i].count;
     const float* grad = work.grads + *target * dim;
     if (count == 1) {
