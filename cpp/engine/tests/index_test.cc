@@ -124,6 +124,26 @@ TEST(RingIndex, TimesAreKept) {
 
 // --- keys, buckets and spill ---
 
+TEST(Index, AnEmptyOneHasNoNextBucket) {
+  const Index index;
+  for (std::int64_t id = 0; id < 2000; ++id) EXPECT_EQ(index.find_displaced(index.view().place(id), id), kNoRow);
+}
+
+TEST(Index, ANextBucketIsFoundAroundTheRing) {
+  for (const std::size_t buckets : {1U, 2U, 3U, 20U}) {
+    Index index;
+    index.reserve(buckets * 5);
+    const std::uint32_t count = index.view().bucket_count;
+    std::vector<std::int64_t> ids;  // of the last bucket, one more than it holds
+    for (std::int64_t id = 0; ids.size() < Index::kWidth + 1; ++id) {
+      if (index.view().place(id).bucket == index.view().buckets + count - 1) ids.push_back(id);
+    }
+    for (std::uint32_t row = 0; row < ids.size(); ++row) index.insert(ids[row], row);
+    EXPECT_EQ(index.find_displaced(index.view().place(ids.back()), ids.back()), Index::kWidth) << buckets;
+    EXPECT_EQ(index.spilled(), count == 1 ? 1U : 0U);
+  }
+}
+
 TEST(IdHash, TellsTheId) {
   std::mt19937_64 random(2);
   std::vector<std::int64_t> ids = {0, -1, 1, std::numeric_limits<std::int64_t>::min()};

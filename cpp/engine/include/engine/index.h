@@ -149,8 +149,8 @@ class Index {
   [[nodiscard]] std::uint32_t find(std::int64_t id) const noexcept { return entry_of(id).row; }
   // The same for an id that is probably in the next bucket.
   [[nodiscard, gnu::always_inline]] std::uint32_t find_displaced(const Place& place, std::int64_t id) const noexcept {
-    const Bucket* const last = view_.buckets + view_.bucket_count - 1;
-    const Bucket& next = *(place.bucket == last ? view_.buckets : place.bucket + 1);
+    const bool is_last = place.bucket + 1 >= view_.buckets + view_.bucket_count;  // also of an index without ids
+    const Bucket& next = *(is_last ? view_.buckets : place.bucket + 1);
     bool continues = false;
     const std::uint32_t row = view_.row_in(next, place.rest, 1, continues);
     return row != kNoRow ? row : find(id);
@@ -167,7 +167,7 @@ class Index {
   void reserve(std::size_t more) {
     if (!has_room(size_ + more, view_.bucket_count)) grow(more);
   }
-  // Adds an absent id; there must be room (reserve).
+  // Adds an absent id; there must be room (reserve). Throws only if the spill cannot grow.
   void insert(std::int64_t id, std::uint32_t row) { insert(hash_id(id), row); }
   // Removes a present id.
   void erase(std::int64_t id) noexcept;
