@@ -15,7 +15,7 @@ namespace {
 
 // From here on memory comes from the kernel and returns to it immediately; the heap would keep blocks that a part
 // outgrew.
-constexpr std::size_t kMapFromBytes = std::size_t{64} << 10;
+constexpr std::size_t kMapFromBytes = std::size_t{32} << 10;
 constexpr std::size_t kArenaBlockBytes = std::size_t{32} << 20;
 
 std::byte* map(std::size_t bytes) {
