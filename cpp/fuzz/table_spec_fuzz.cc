@@ -110,7 +110,7 @@ void use_schema(const RowSchema& schema, std::span<const SliceConfig> slices) {
   const std::vector<float> scales(slices.size(), 1.0F);
   std::vector<std::byte> row(schema.row_bytes());
   std::vector<float> values(schema.dim());
-  schema.init(7, row.data());
+  schema.init(7, row.data(), row.data() + schema.value_bytes());
   schema.read(row.data(), values.data(), scales);
   schema.get(row.data(), values.data());
   schema.set(row.data(), values.data());

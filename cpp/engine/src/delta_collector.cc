@@ -51,10 +51,11 @@ class BlockWriter {
     const auto count = static_cast<std::uint32_t>(rows.ids.size());
     bytes_.resize(sizeof count + count * stored_row_bytes(columns_));
     std::memcpy(bytes_.data(), &count, sizeof count);
-    pack_columns(
-        columns_, rows.ids, rows.times,
-        [&](std::size_t i) { return stored(rows.rows.data() + i * table_.schema().row_bytes()); },
-        bytes_.data() + sizeof count);
+    const RowSchema& schema = serving_ ? *serving_ : table_.schema();
+    const auto row_at = [&](std::size_t i) {
+      return schema.packed(stored(rows.rows.data() + i * table_.schema().row_bytes()));
+    };
+    pack_columns(schema, columns_, rows.ids, rows.times, row_at, bytes_.data() + sizeof count);
     put(bytes_, crc32c(0, bytes_.data(), bytes_.size()));
     file.append(bytes_);
   }
@@ -247,7 +248,7 @@ void DeltaCollector::write_rows(const Tracked& tracked, OutputFile& file) const 
     piece.ids.assign(rows.ids.begin(), rows.ids.end());
     piece.times.assign(rows.times.begin(), rows.times.end());
     piece.rows.clear();
-    for (const std::byte* row : rows.rows) piece.rows.insert(piece.rows.end(), row, row + row_bytes);
+    for (const RowView& row : rows.rows) tracked.table->schema().append_packed(row, piece.rows);
   };
   const auto flush = [&] {
     for (std::size_t at = 0; at < piece.ids.size();) {

@@ -78,7 +78,7 @@ void Table::read_block(const LookupJob& job, UnitRange units, std::size_t first,
                        Width width) const {
   const Bags& bags = job.bags;
   const bool is_plain = schema_.is_plain() && !config_.miss_is_initial;
-  const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : width.value * sizeof(float);
+  const std::size_t bytes = schema_.value_bytes();
   const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
   std::vector<float> decoded(is_plain ? 0 : width.value);
   // The values a lookup shows for the id at a position; null for nothing.
@@ -213,16 +213,14 @@ void Table::contains(std::span<const std::int64_t> ids, std::uint8_t* found) con
 
 RawRows Table::raw_rows(std::span<const std::int64_t> ids) const {
   RawRows found;
-  const std::size_t row_bytes = schema_.row_bytes();
   for (const std::int64_t id : ids) {
     const Part& part = *parts_[part_of(mix(static_cast<std::uint64_t>(id)))];
     const std::shared_lock lock(part.mutex);
     const std::uint32_t number = part.index.find(id);
     if (number == Index::kNoRow) continue;
-    const std::byte* row = part.rows.at(number);
     found.ids.push_back(id);
     found.times.push_back(part.rows.time(number));
-    found.rows.insert(found.rows.end(), row, row + row_bytes);
+    schema_.append_packed(part.rows.view(number), found.rows);
     if (image_) image_->check_whole();
   }
   return found;

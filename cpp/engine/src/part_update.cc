@@ -30,7 +30,7 @@ struct Scratch {
   Reused<std::uint32_t> targets;
   Reused<float> sums;
   Reused<float> backward;
-  Reused<float*> rows;
+  Reused<RowWords> rows;
 
   [[nodiscard]] std::size_t bytes() const noexcept {
     return distinct.bytes() + handles.bytes() + numbers.bytes() + sightings.bytes() + starts.bytes() + targets.bytes() +
@@ -41,6 +41,12 @@ struct Scratch {
 Scratch& thread_scratch() {
   static thread_local Scratch scratch;
   return scratch;
+}
+
+// Inline: the compiler drops calls of a function that only fetches, because it changes nothing.
+[[gnu::always_inline]] inline void fetch_words(const RowWords& row, const RowSchema& schema) noexcept {
+  prefetch_row(row.values, schema.value_bytes());
+  prefetch_row(row.state, schema.state_bytes());
 }
 
 }  // namespace
@@ -100,7 +106,7 @@ void PartUpdate::make_rows() {
     if (!handle.is_new) return;
     part_.index.reserve(1);
     handle.row = take_row();
-    table_.schema_.init(id, part_.rows.at(handle.row));
+    init(id, handle);
     part_.rows.time(handle.row) = 0;
     part_.index.insert(id, handle.row);
   });
@@ -171,11 +177,11 @@ class PartUpdate::Backward {
     if (buffer_ == nullptr) return;
     const std::span<const RowSchema::Slice> slices = schema_.slices();
     for (std::size_t i = 0; i < batch.count; ++i) {
-      if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead], schema_.row_bytes());
+      if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead].values, schema_.value_bytes());
       float* out = buffer_ + i * schema_.dim();
       for (std::size_t k = 0; k < slices.size(); ++k) {
         const std::size_t at = slices[k].value_offset;
-        slices[k].compressor->backward(batch.rows[i] + at, grads[i] + at, out + at, slices[k].dim, scales_[k]);
+        slices[k].compressor->backward(batch.rows[i].values + at, grads[i] + at, out + at, slices[k].dim, scales_[k]);
       }
       grads[i] = out;
     }
@@ -212,21 +218,29 @@ std::span<const std::uint32_t> PartUpdate::sort_targets(const Partition::Group& 
 
 // The rows of the distinct ids, null for an id without one. Made before the first row is touched: a loop that steps
 // rows then fetches and computes, and waits for nothing else.
-float** PartUpdate::locate_rows() {
-  float** const rows = thread_scratch().rows.get(distinct_.count);
-  all_present_ = true;
-  for (std::size_t i = 0; i < distinct_.count; ++i) {
-    const RowHandle& handle = distinct_.handles[i];
-    rows[i] = handle.row == kNoRow ? nullptr : reinterpret_cast<float*>(row(handle));
-    all_present_ = all_present_ && handle.row != kNoRow;
+const RowWords* PartUpdate::locate_rows() {
+  RowWords* const rows = thread_scratch().rows.get(distinct_.count);
+  const RowStore::Places places = part_.rows.places();
+  const DistinctIds distinct = distinct_;
+  bool all_present = true;
+  for (std::size_t i = 0; i < distinct.count; ++i) {
+    const std::uint32_t row = distinct.handles[i].row;
+    if (row == kNoRow) {
+      rows[i] = {};
+      all_present = false;
+    } else {
+      rows[i] = {.values = reinterpret_cast<float*>(places.at(row)),
+                 .state = reinterpret_cast<float*>(places.state_at(row))};
+    }
   }
+  all_present_ = all_present;
   return rows;
 }
 
 // Up to kStride distinct ids that are stepped together: their gradients, and the arguments of their optimizers.
 class PartUpdate::Stride {
  public:
-  Stride(PartUpdate& update, const GradientJob& job, std::span<const std::uint32_t> targets, float** rows)
+  Stride(PartUpdate& update, const GradientJob& job, std::span<const std::uint32_t> targets, const RowWords* rows)
       : update_(update),
         job_(job),
         dim_(update.table_.schema_.dim()),
@@ -258,7 +272,8 @@ class PartUpdate::Stride {
                    .grads = grads_.data(),
                    .latest = nullptr,
                    .ids = distinct.ids + begin,
-                   .fetched_bytes = update_.table_.schema_.row_bytes()};
+                   .fetched_value_bytes = update_.table_.schema_.value_bytes(),
+                   .fetched_state_bytes = update_.table_.schema_.state_bytes()};
     const bool is_plain = all_finite && update_.all_present_ && job_.latest == nullptr;
     if (is_plain && !update_.part_.has_preimages()) return batch;
     batch.count = pick(begin, count, first_target);
@@ -292,7 +307,7 @@ class PartUpdate::Stride {
       if (job_.latest != nullptr) latest_[picked] = job_.latest + first * dim_;
       picked_ids_[picked++] = distinct.ids[begin + i];
     }
-    prefetch_row(picked_rows_[0], picked == 0 ? 0 : update_.table_.schema_.row_bytes());
+    if (picked > 0) fetch_words(picked_rows_[0], update_.table_.schema_);
     return picked;
   }
 
@@ -302,19 +317,19 @@ class PartUpdate::Stride {
   bool checks_;
   const std::uint32_t* target_;
   const std::uint32_t* targets_end_;
-  float** rows_;
+  const RowWords* rows_;
   float* sums_;
   std::array<const float*, kStride> grads_;
   std::array<std::uint8_t, kStride> is_finite_;
-  std::array<float*, kStride> picked_rows_;
+  std::array<RowWords, kStride> picked_rows_;
   std::array<const float*, kStride> latest_;
   std::array<std::int64_t, kStride> picked_ids_;
 };
 
 void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
   const RowSchema& schema = table_.schema_;
-  float** const rows = locate_rows();
-  for (std::size_t i = 0; i < std::min(kAhead, distinct_.count); ++i) prefetch_row(rows[i], schema.row_bytes());
+  const RowWords* const rows = locate_rows();
+  for (std::size_t i = 0; i < std::min(kAhead, distinct_.count); ++i) fetch_words(rows[i], schema);
   Stride stride(*this, job, sort_targets(group), rows);
   const Backward backward(table_);
   for (std::size_t begin = 0; begin < distinct_.count; begin += kStride) {
@@ -327,7 +342,7 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
       batch.state_offset = slices[k].state_offset;
       slices[k].optimizer->step(
           batch, {.learning_rate = job.learning_rates[k], .step = job.step, .seed = table_.config_.seed + k});
-      batch.fetched_bytes = 0;  // the first slice has fetched whole rows
+      batch.fetched_value_bytes = batch.fetched_state_bytes = 0;  // the first slice has fetched whole rows
     }
     stamp_rows(begin, begin + count, job.time_s);
   }
@@ -342,13 +357,17 @@ void PartUpdate::stamp_rows(std::size_t begin, std::size_t end, std::uint32_t ti
 }
 
 void PartUpdate::replace(const Partition::Group& group, std::span<const std::uint32_t> times, const std::byte* rows) {
-  const std::size_t row_bytes = table_.schema_.row_bytes();
-  replace_rows(group, times,
-               [=](std::size_t number, std::byte* row) { std::memcpy(row, rows + number * row_bytes, row_bytes); });
+  const RowSchema& schema = table_.schema_;
+  replace_rows(group, times, [&](std::size_t number, std::byte* values, std::byte* state) {
+    const RowView row = schema.packed(rows + number * schema.row_bytes());
+    std::memcpy(values, row.values, schema.value_bytes());
+    if (schema.state_bytes() > 0) std::memcpy(state, row.state, schema.state_bytes());
+  });
 }
 
 void PartUpdate::replace(const Partition::Group& group, std::span<const std::uint32_t> times, const ColumnRows& rows) {
-  replace_rows(group, times, [&](std::size_t number, std::byte* row) { rows.copy(number, row); });
+  replace_rows(group, times,
+               [&](std::size_t number, std::byte* values, std::byte* state) { rows.copy(number, values, state); });
 }
 
 template <class Copy>
@@ -367,7 +386,7 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
       table_.preserve(part_, id, row, part_.rows.time(row));
     }
     part_.rows.time(row) = times[group.targets[i]];
-    copy(group.targets[i], part_.rows.at(row));
+    copy(group.targets[i], part_.rows.at(row), part_.rows.state_at(row));
     if (is_tracking) table_.touch(part_, id, row);
   }
 }

@@ -84,11 +84,15 @@ class PartUpdate {
   void for_each(Visit&& visit) {
     for (std::size_t i = 0; i < distinct_.count; ++i) visit(distinct_.ids[i], distinct_.handles[i]);
   }
-  [[nodiscard]] std::byte* row(const RowHandle& handle) const noexcept { return part_.rows.at(handle.row); }
-  // Fetches the row of an occurrence.
+  [[nodiscard]] std::byte* values(const RowHandle& handle) const noexcept { return part_.rows.at(handle.row); }
+  // Fetches the values of an occurrence.
   void fetch(std::size_t occurrence) noexcept {
     const RowHandle& handle = member(occurrence);
-    if (handle.row != kNoRow) prefetch_row(row(handle), table_.schema().row_bytes());
+    if (handle.row != kNoRow) prefetch_row(values(handle), table_.schema().value_bytes());
+  }
+  // Gives a row its initial content.
+  void init(std::int64_t id, const RowHandle& handle) noexcept {
+    table_.schema().init(id, values(handle), part_.rows.state_at(handle.row));
   }
 
   // Call before changing a row that may have existed, and before stamping it.
@@ -111,7 +115,7 @@ class PartUpdate {
   void finish(std::optional<std::uint32_t> time_s);
 
  private:
-  // copy(number, row) writes row number `number`.
+  // copy(number, values, state) writes row number `number`.
   template <class Copy>
   void replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy);
   void admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission);
@@ -122,7 +126,7 @@ class PartUpdate {
   class Backward;
   void refuse(RowHandle& handle) noexcept;
   [[nodiscard]] std::span<const std::uint32_t> sort_targets(const Partition::Group& group);
-  [[nodiscard]] float** locate_rows();
+  [[nodiscard]] const RowWords* locate_rows();
   void stamp_rows(std::size_t begin, std::size_t end, std::uint32_t time_s) noexcept;
 
   Table& table_;

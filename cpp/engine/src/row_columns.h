@@ -28,7 +28,7 @@ T get(const std::byte* at) {
   return value;
 }
 
-// A run of bytes of each row that is stored as one column.
+// A run of bytes of each packed row that is stored as one column.
 struct Column {
   std::size_t row_offset;
   std::size_t bytes;
@@ -42,7 +42,7 @@ inline std::vector<Column> columns_of(const RowSchema& schema) {
     } else {
       columns.push_back({slice.value_offset * sizeof(float), slice.dim * sizeof(float)});
       const std::size_t state_bytes = slice.optimizer->state_words() * sizeof(float);
-      if (state_bytes > 0) columns.push_back({slice.state_offset * sizeof(float), state_bytes});
+      if (state_bytes > 0) columns.push_back({schema.value_bytes() + slice.state_offset * sizeof(float), state_bytes});
     }
   }
   return columns;
@@ -55,11 +55,12 @@ inline std::size_t stored_row_bytes(std::span<const Column> columns) noexcept {
   return bytes;
 }
 
-// Writes ids, times and the columns of all rows to `at`; row_at(i) is where row i lies. Row by row, so that each row's
+// Writes ids, times and the columns of all rows to `at`; row_at(i) is the view of row i. Row by row, so that each row's
 // lines are read once: the columns are written as parallel streams.
 template <class RowAt>
-void pack_columns(std::span<const Column> columns, std::span<const std::int64_t> ids,
+void pack_columns(const RowSchema& schema, std::span<const Column> columns, std::span<const std::int64_t> ids,
                   std::span<const std::uint32_t> times, RowAt&& row_at, std::byte* at) {
+  const std::size_t value_bytes = schema.value_bytes();
   std::memcpy(at, ids.data(), ids.size_bytes());
   at += ids.size_bytes();
   std::memcpy(at, times.data(), times.size_bytes());
@@ -70,9 +71,11 @@ void pack_columns(std::span<const Column> columns, std::span<const std::int64_t>
     at += ids.size() * column.bytes;
   }
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::byte* row = row_at(i);
+    const RowView row = row_at(i);
     for (std::size_t c = 0; c < columns.size(); ++c) {
-      std::memcpy(streams[c], row + columns[c].row_offset, columns[c].bytes);
+      const std::size_t offset = columns[c].row_offset;
+      const std::byte* const from = offset < value_bytes ? row.values + offset : row.state + (offset - value_bytes);
+      std::memcpy(streams[c], from, columns[c].bytes);
       streams[c] += columns[c].bytes;
     }
   }
@@ -111,31 +114,33 @@ inline void unpack_columns(std::span<const Column> columns, std::size_t count, c
 class ColumnRows {
  public:
   // `at` is where the values begin, behind ids and times; `count` is the number of rows in the block.
-  ColumnRows(std::span<const Column> columns, std::size_t count, const std::byte* at, std::size_t row_bytes,
+  ColumnRows(const RowSchema& schema, std::span<const Column> columns, std::size_t count, const std::byte* at,
              std::span<const std::uint32_t> positions)
-      : columns_(columns), row_bytes_(row_bytes), positions_(positions) {
+      : columns_(columns), value_bytes_(schema.value_bytes()), positions_(positions) {
     std::size_t filled = 0;
     for (const Column& column : columns) {
       streams_.push_back(at);
       at += count * column.bytes;
       filled += column.bytes;
     }
-    has_gaps_ = filled < row_bytes;
+    has_gaps_ = filled < schema.row_bytes();
   }
 
-  // Bytes between the columns of a row are zero, so that equal rows are equal bytes.
-  void copy(std::size_t i, std::byte* row) const noexcept {
+  // Bytes between the values of slices are zero, so that equal rows are equal bytes; states have no such bytes.
+  void copy(std::size_t i, std::byte* values, std::byte* state) const noexcept {
     const std::size_t position = positions_.empty() ? i : positions_[i];
-    if (has_gaps_) std::memset(row, 0, row_bytes_);
+    if (has_gaps_) std::memset(values, 0, value_bytes_);
     for (std::size_t c = 0; c < columns_.size(); ++c) {
-      std::memcpy(row + columns_[c].row_offset, streams_[c] + position * columns_[c].bytes, columns_[c].bytes);
+      const std::size_t offset = columns_[c].row_offset;
+      std::byte* const to = offset < value_bytes_ ? values + offset : state + (offset - value_bytes_);
+      std::memcpy(to, streams_[c] + position * columns_[c].bytes, columns_[c].bytes);
     }
   }
 
  private:
   std::span<const Column> columns_;
   std::vector<const std::byte*> streams_;
-  std::size_t row_bytes_;
+  std::size_t value_bytes_;
   std::span<const std::uint32_t> positions_;
   bool has_gaps_ = false;
 };

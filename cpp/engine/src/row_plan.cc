@@ -70,7 +70,7 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
   const Part& part = *parts_[number];
   float* const values = content.values_of(number, schema_.dim());
   const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
-  const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
+  const std::size_t bytes = schema_.value_bytes();
   // Rows of the distinct ids that are searched and not read yet, by number: at most two chunks.
   constexpr std::size_t kRing = 2 * kSearchChunk;
   std::array<const std::byte*, kRing> rows;
@@ -123,7 +123,7 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
   const std::uint32_t* const targets = grouped.targets();
   RowHandle* const handles = content.handles.get(0);
   const std::vector<float> scales = schema_.is_plain() ? std::vector<float>() : this->scales();
-  const std::size_t bytes = schema_.is_serving() ? schema_.row_bytes() : schema_.dim() * sizeof(float);
+  const std::size_t bytes = schema_.value_bytes();
   std::array<const std::byte*, kReadIds> rows;
   std::array<const Part*, kStride> owners;
   std::array<Index::Place, kStride> places;

@@ -47,13 +47,18 @@ RowSchema::RowSchema(std::span<const SliceConfig> slices, std::uint64_t seed, bo
     is_plain_ = is_plain_ && (is_serving ? config.compressor.kind == "fp32" : slice.compressor->is_transparent());
     slices_.push_back(std::move(slice));
   }
-  for (Slice& slice : slices_) {
-    slice.state_offset = dim_ + initial_state_.size();
+  for (Slice& slice : std::span(slices_).first(is_serving ? 0 : slices_.size())) {
+    slice.state_offset = initial_state_.size();
     initial_state_.resize(initial_state_.size() + slice.optimizer->state_words());
-    slice.optimizer->init(initial_state_.data() + (slice.state_offset - dim_));
+    slice.optimizer->init(initial_state_.data() + slice.state_offset);
   }
   // Whole words, and room for the link of a freed row.
-  row_bytes_ = is_serving ? (bytes + 3) / 4 * 4 : (dim_ + initial_state_.size()) * sizeof(float);
+  value_bytes_ = is_serving ? (bytes + 3) / 4 * 4 : dim_ * sizeof(float);
+}
+
+void RowSchema::append_packed(const RowView& row, std::vector<std::byte>& out) const {
+  out.insert(out.end(), row.values, row.values + value_bytes_);
+  if (state_bytes() > 0) out.insert(out.end(), row.state, row.state + state_bytes());
 }
 
 void RowSchema::initial_values(std::int64_t id, float* values) const noexcept {
@@ -63,14 +68,13 @@ void RowSchema::initial_values(std::int64_t id, float* values) const noexcept {
   }
 }
 
-void RowSchema::init(std::int64_t id, std::byte* row) const noexcept {
+void RowSchema::init(std::int64_t id, std::byte* values, std::byte* state) const noexcept {
   if (is_serving_) {
-    std::memset(row, 0, row_bytes_);
+    std::memset(values, 0, value_bytes_);
     return;
   }
-  auto* words = reinterpret_cast<float*>(row);
-  initial_values(id, words);
-  std::copy(initial_state_.begin(), initial_state_.end(), words + dim_);
+  initial_values(id, reinterpret_cast<float*>(values));
+  if (!initial_state_.empty()) std::memcpy(state, initial_state_.data(), state_bytes());
 }
 
 void RowSchema::read(const std::byte* row, float* out, std::span<const float> scales) const noexcept {

@@ -13,38 +13,50 @@ namespace {
 
 constexpr std::size_t kSlabBytes = std::size_t{256} << 10;
 constexpr std::size_t kFirstRows = 8;
-// A store grows by runs of neighbouring slabs, a thirty-second of its size long but at most a huge page: few enough
+// A store grows by runs of neighbouring slabs, a thirty-second of its size long but at most two huge pages: few enough
 // pages that one part of a table stays within the reach of the TLB, little enough slack.
 constexpr std::size_t kGrowthShare = 32;
-constexpr std::size_t kMostSlabsAtOnce = 8;
+constexpr std::size_t kMostSlabsAtOnce = 16;
 // The times move when they grow, so they grow by more.
 constexpr std::size_t kTimeGrowthShare = 4;
 
 }  // namespace
 
-std::size_t rows_per_slab(std::size_t row_bytes) noexcept {
-  return std::bit_floor(std::max(kFirstRows, kSlabBytes / row_bytes));
+RowArena::RowArena(std::size_t value_bytes, std::size_t state_bytes)
+    : slab_rows(std::bit_floor(std::max(kFirstRows, kSlabBytes / (value_bytes + state_bytes)))),
+      values(slab_rows * value_bytes),
+      state(slab_rows * state_bytes) {}
+
+RowStore::RowStore(RowArena* arena)
+    : values_{.arena = &arena->values, .row_bytes = arena->values.slab_bytes() / arena->slab_rows},
+      state_{.arena = &arena->state, .row_bytes = arena->state.slab_bytes() / arena->slab_rows},
+      shift_(static_cast<std::uint32_t>(std::countr_zero(arena->slab_rows))),
+      mask_(static_cast<std::uint32_t>(arena->slab_rows - 1)) {}
+
+std::size_t RowStore::Column::memory_bytes() const noexcept {
+  return first.bytes() > 0 ? first.bytes() : (slabs.size() - adopted_slabs) * arena->slab_bytes();
 }
 
-RowStore::RowStore(std::size_t row_bytes, SlabArena* arena)
-    : row_bytes_(row_bytes),
-      arena_(arena),
-      shift_(static_cast<std::uint32_t>(std::countr_zero(rows_per_slab(row_bytes)))),
-      mask_(static_cast<std::uint32_t>(rows_per_slab(row_bytes) - 1)) {}
+void RowStore::Column::clear() noexcept {
+  slabs.clear();
+  first = Block();
+  adopted_slabs = 0;
+}
 
 std::size_t RowStore::capacity_for(std::size_t rows) const noexcept {
   if (rows <= capacity_) return capacity_;
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (rows <= slab_rows) return std::min(slab_rows, std::bit_ceil(std::max(rows, kFirstRows)));
   const std::size_t slabs = (rows + slab_rows - 1) / slab_rows;
-  const std::size_t grown = slabs_.size() + std::clamp<std::size_t>(slabs_.size() / kGrowthShare, 1, kMostSlabsAtOnce);
+  const std::size_t present = capacity_ / slab_rows;
+  const std::size_t grown = present + std::clamp<std::size_t>(present / kGrowthShare, 1, kMostSlabsAtOnce);
   return std::max(slabs, grown) * slab_rows;
 }
 
 std::size_t RowStore::growth_bytes(std::size_t more) const noexcept {
   const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
   const std::size_t wanted = capacity_for(end_ + fresh);
-  return (wanted - capacity_) * row_bytes_ + time_bytes_for(wanted) - times_.bytes();
+  return (wanted - capacity_) * (values_.row_bytes + state_.row_bytes) + time_bytes_for(wanted) - times_.bytes();
 }
 
 std::size_t RowStore::time_bytes_for(std::size_t rows) const noexcept {
@@ -66,22 +78,28 @@ void RowStore::reserve(std::size_t more) {
   if (wanted == capacity_) return;
   if (wanted >= kNone) throw CapacityExceeded("a part holds at most 4.2e9 rows; split the table");
   reserve_times(wanted);
+  reserve(values_, wanted);
+  reserve(state_, wanted);
+  capacity_ = wanted;
+}
+
+// Makes room in one column. If the system has no memory, the column may have grown; the rows are as before.
+void RowStore::reserve(Column& column, std::size_t rows) const {
+  if (column.row_bytes == 0) return;
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (capacity_ < slab_rows) {
-    const bool is_full_size = wanted >= slab_rows;
-    Block small(is_full_size ? 0 : wanted * row_bytes_);
-    std::byte* slab = is_full_size ? arena_->take(1).data : small.data();
-    if (end_ > 0) std::memcpy(slab, slabs_[0], end_ * row_bytes_);
-    slabs_.assign(1, slab);
-    first_ = std::move(small);
-    capacity_ = is_full_size ? slab_rows : wanted;
+    const bool is_full_size = rows >= slab_rows;
+    Block small(is_full_size ? 0 : rows * column.row_bytes);
+    std::byte* slab = is_full_size ? column.arena->take(1).data : small.data();
+    if (end_ > 0) std::memcpy(slab, column.slabs[0], end_ * column.row_bytes);
+    column.slabs.assign(1, slab);
+    column.first = std::move(small);
+    column.adopted_slabs = 0;
   }
-  while (capacity_ < wanted) {
-    const SlabArena::Run run = arena_->take((wanted - capacity_) / slab_rows);
-    for (std::size_t i = 0; i < run.slabs; ++i) slabs_.push_back(run.data + i * arena_->slab_bytes());
-    capacity_ += run.slabs * slab_rows;
+  while (column.slabs.size() * slab_rows < rows) {
+    const SlabArena::Run run = column.arena->take(rows / slab_rows - column.slabs.size());
+    for (std::size_t i = 0; i < run.slabs; ++i) column.slabs.push_back(run.data + i * column.arena->slab_bytes());
   }
-  memory_bytes_ = capacity_ < slab_rows ? first_.bytes() : (slabs_.size() - adopted_slabs_) * arena_->slab_bytes();
 }
 
 void RowStore::adopt(std::byte* rows, std::span<const std::uint32_t> times) {
@@ -93,18 +111,20 @@ void RowStore::adopt(std::byte* rows, std::span<const std::uint32_t> times) {
 void RowStore::adopt_rows(std::byte* rows, std::size_t count) {
   const std::size_t slab_rows = std::size_t{mask_} + 1;
   if (count < slab_rows) {  // the first slab moves when it grows
-    if (count > 0) slabs_.assign(1, rows);
+    values_.adopted_slabs = count > 0 ? 1 : 0;
+    values_.slabs.assign(values_.adopted_slabs, rows);
     capacity_ = count;
     end_ = static_cast<std::uint32_t>(count);
     return;
   }
-  adopted_slabs_ = count / slab_rows;
-  for (std::size_t slab = 0; slab < adopted_slabs_; ++slab) slabs_.push_back(rows + slab * slab_rows * row_bytes_);
-  const std::size_t adopted = capacity_ = adopted_slabs_ * slab_rows;
+  values_.adopted_slabs = count / slab_rows;
+  for (std::size_t slab = 0; slab < values_.adopted_slabs; ++slab)
+    values_.slabs.push_back(rows + slab * slab_rows * values_.row_bytes);
+  const std::size_t adopted = capacity_ = values_.adopted_slabs * slab_rows;
   end_ = static_cast<std::uint32_t>(adopted);
   if (count == adopted) return;
   reserve(count - adopted);
-  std::memcpy(at(end_), rows + adopted * row_bytes_, (count - adopted) * row_bytes_);
+  std::memcpy(at(end_), rows + adopted * values_.row_bytes, (count - adopted) * values_.row_bytes);
   end_ = static_cast<std::uint32_t>(count);
 }
 
@@ -123,12 +143,10 @@ void RowStore::free(std::uint32_t row) noexcept {
 }
 
 void RowStore::clear() noexcept {
-  slabs_.clear();
-  first_ = Block();
+  values_.clear();
+  state_.clear();
   times_ = Block();
   capacity_ = 0;
-  memory_bytes_ = 0;
-  adopted_slabs_ = 0;
   end_ = 0;
   free_ = kNone;
   free_count_ = 0;

@@ -57,7 +57,8 @@ std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t genera
 class BlockBuilder {
  public:
   explicit BlockBuilder(const RowSchema& schema)
-      : columns_(columns_of(schema)),
+      : schema_(schema),
+        columns_(columns_of(schema)),
         most_rows_(std::clamp(kBlockBytes / stored_row_bytes(columns_), kLeastBlockRows, kBlockRows)) {}
 
   [[nodiscard]] std::size_t most_rows() const noexcept { return most_rows_; }
@@ -66,7 +67,8 @@ class BlockBuilder {
   void pack(const Table::CutRows& rows, std::byte* block) {
     count_ = rows.ids.size();
     block_ = block;
-    pack_columns(columns_, rows.ids, rows.times, [&](std::size_t i) { return rows.rows[i]; }, block + header_bytes());
+    const auto row_at = [&](std::size_t i) { return rows.rows[i]; };
+    pack_columns(schema_, columns_, rows.ids, rows.times, row_at, block + header_bytes());
   }
 
   // Adds the checksums; returns the bytes of the block.
@@ -95,6 +97,7 @@ class BlockBuilder {
     return header_bytes() + rows * stored_row_bytes(columns_);
   }
 
+  const RowSchema& schema_;
   std::vector<Column> columns_;
   std::size_t most_rows_;
   std::byte* block_ = nullptr;
@@ -401,7 +404,6 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
   const auto begin = [&](std::size_t rows) {
     if (table.size() == 0) table.reserve(rows / keep.count);
   };
-  const std::size_t row_bytes = table.schema().row_bytes();
   const std::vector<Column> columns = columns_of(table.schema());
   std::atomic<std::size_t> taken{0};
   read_blocks(table.schema(), generation, parts, threads_of(table), begin, [&](std::size_t rows, const std::byte* at) {
@@ -409,7 +411,7 @@ std::size_t read_snapshot(Table& table, std::uint64_t generation, std::span<cons
     kept.take(rows, at, keep);
     const std::byte* const values = at + rows * (sizeof(std::int64_t) + sizeof(std::uint32_t));
     // The caller restores the clock: a row may be stamped later than it.
-    table.import_columns(kept.ids, kept.times, {columns, rows, values, row_bytes, kept.positions});
+    table.import_columns(kept.ids, kept.times, {table.schema(), columns, rows, values, kept.positions});
     taken.fetch_add(kept.ids.size(), std::memory_order_relaxed);
   });
   return taken;

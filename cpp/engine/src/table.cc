@@ -59,13 +59,13 @@ Table::Table(TableConfig config, std::shared_ptr<Pool> pool)
       serial_(next_serial.fetch_add(1, std::memory_order_relaxed)),
       schema_(config_.slices, table_seed(config_), config_.is_serving),
       pool_(std::move(pool)),
-      arena_(rows_per_slab(schema_.row_bytes()) * schema_.row_bytes()),
+      arena_(schema_.value_bytes(), schema_.state_bytes()),
       thresholds_(thresholds_of(config_)),
       expire_days_(by_slot(config_.slot_expire_days, config_.expire_days)),
       scales_(std::make_unique<std::atomic<float>[]>(config_.slices.size())) {
   if (!thresholds_.empty()) filter_ = make_filter(config_.admission, table_seed(config_));
   parts_.reserve(kParts);
-  for (std::size_t i = 0; i < kParts; ++i) parts_.push_back(std::make_unique<Part>(schema_.row_bytes(), &arena_));
+  for (std::size_t i = 0; i < kParts; ++i) parts_.push_back(std::make_unique<Part>(&arena_));
   for (std::size_t k = 0; k < config_.slices.size(); ++k) scales_[k] = schema_.slices()[k].compressor->initial_scale();
 }
 
@@ -204,9 +204,8 @@ void Table::preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32
   for (const auto& preimages : part.preimages) {
     if (!preimages || preimages->settled.test(row)) continue;
     preimages->settled.set(row);
-    const std::byte* bytes = part.rows.at(row);
     preimages->entries.push_back({id, time});
-    preimages->rows.insert(preimages->rows.end(), bytes, bytes + schema_.row_bytes());
+    schema_.append_packed(part.rows.view(row), preimages->rows);
   }
 }
 
@@ -533,7 +532,7 @@ void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
   }
   std::vector<std::int64_t> ids;
   std::vector<std::uint32_t> times;
-  std::vector<const std::byte*> rows;
+  std::vector<RowView> rows;
   const auto start_piece = [&] {
     ids.clear();
     times.clear();
@@ -547,7 +546,7 @@ void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
         if (!by_row[row].is_used || kept->settled.test(static_cast<std::uint32_t>(row))) continue;
         ids.push_back(by_row[row].id);
         times.push_back(by_row[row].time);
-        rows.push_back(part.rows.at(static_cast<std::uint32_t>(row)));
+        rows.push_back(part.rows.view(static_cast<std::uint32_t>(row)));
         // Handed out: a later change needs no copy. Only writers ask, and the lock keeps them out; there is room.
         kept->settled.set(static_cast<std::uint32_t>(row));
       }
@@ -567,7 +566,7 @@ void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
       if (is_left_out(id, time)) continue;
       ids.push_back(id);
       times.push_back(time);
-      rows.push_back(preimages->rows.data() + i * schema_.row_bytes());
+      rows.push_back(schema_.packed(preimages->rows.data() + i * schema_.row_bytes()));
     }
     if (ids.empty()) continue;
     pack({ids, times, rows});

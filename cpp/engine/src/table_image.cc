@@ -64,7 +64,7 @@ class PartBuilder {
   void take(const Table::CutRows& piece) {
     ids_.insert(ids_.end(), piece.ids.begin(), piece.ids.end());
     times_.insert(times_.end(), piece.times.begin(), piece.times.end());
-    for (const std::byte* row : piece.rows) rows_.insert(rows_.end(), row, row + row_bytes_);
+    for (const RowView& row : piece.rows) rows_.insert(rows_.end(), row.values, row.values + row_bytes_);
   }
 
   ImagePart append_to(OutputFile& file) {

@@ -4,7 +4,6 @@
 #include "engine/table_view.h"
 
 #include <algorithm>
-#include <bit>
 
 #include "engine/table_image.h"
 #include "rows.h"
@@ -18,11 +17,7 @@ constexpr std::size_t kBlockIds = 256;
 
 }  // namespace
 
-TableView::TableView(const Table& table)
-    : table_(&table),
-      row_bytes_(table.schema().row_bytes()),
-      row_shift_(static_cast<std::uint32_t>(std::countr_zero(rows_per_slab(row_bytes_)))),
-      row_mask_((1U << row_shift_) - 1) {
+TableView::TableView(const Table& table) : table_(&table), shape_(table.parts_[0]->rows.shape()) {
   for (std::size_t i = 0; i < kParts; ++i) {
     const Part& part = *table.parts_[i];
     const auto slabs = part.rows.slabs();
@@ -96,7 +91,7 @@ class TableView::Block {
 
   // Inline: the compiler drops calls of a function that only fetches, because it changes nothing.
   [[gnu::always_inline]] void fetch(const Run& run) const noexcept {
-    const std::size_t last = run.gather->view->row_bytes_ - 1;
+    const std::size_t last = run.gather->view->shape_.row_bytes - 1;
     for (std::size_t i = run.begin; i < run.end; ++i) prefetch(rows_[i]);
     // A row may cross a line; longer rows are left to the processor's own fetching.
     for (std::size_t i = run.begin; i < run.end; ++i) prefetch(rows_[i] == nullptr ? nullptr : rows_[i] + last);

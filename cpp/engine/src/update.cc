@@ -112,7 +112,7 @@ void Table::assign(std::span<const std::int64_t> ids, const float* rows, std::ui
       if (handle.row == kNoRow) continue;
       const float* values = rows + group.targets[i] * dim;
       update.preserve(group.ids[i], handle);
-      schema_.set(update.row(handle), values);
+      schema_.set(update.values(handle), values);
       handle.leaves = config_.skip_zero_rows && is_zero_row(values, dim);
     }
     update.finish(time_s);
@@ -129,9 +129,9 @@ void Table::assign_add(std::span<const std::int64_t> ids, const float* rows, std
       RowHandle& handle = update.member(i);
       if (handle.row == kNoRow) continue;
       update.preserve(group.ids[i], handle);
-      schema_.get(update.row(handle), values.data());
+      schema_.get(update.values(handle), values.data());
       add_row(values.data(), rows + group.targets[i] * dim, AnyWidth{dim});
-      schema_.set(update.row(handle), values.data());
+      schema_.set(update.values(handle), values.data());
       handle.leaves = config_.skip_zero_rows && is_zero_row(values.data(), dim);
     }
     update.finish(time_s);
@@ -271,7 +271,7 @@ void Table::reinitialize(std::span<const std::int64_t> ids, std::int8_t* existed
     for (std::size_t i = 0; i < group.ids.size(); ++i) existed[group.targets[i]] = update.member(i).is_new ? 0 : 1;
     update.for_each([&](std::int64_t id, RowHandle& handle) {
       update.preserve(id, handle);
-      schema_.init(id, update.row(handle));
+      update.init(id, handle);
     });
     update.finish(time_s);
   });

@@ -80,7 +80,7 @@ TEST(FullTable, ACutHoldsTheRowsThatAreEvictedWhileItIsWritten) {
         cut, part, 256,
         [&](const Table::CutRows& piece) {
           rows += piece.ids.size();
-          for (const std::byte* row : piece.rows) sum += *reinterpret_cast<const float*>(row);
+          for (const RowView& row : piece.rows) sum += *reinterpret_cast<const float*>(row.values);
         },
         [] {});
   }

@@ -379,12 +379,13 @@ Floats train(const SliceConfig& config, bool has_special, bool has_latest) {
   const std::size_t row_words = kOffset + config.dim + optimizer->state_words();
   Draw draw(config.dim * 7 + (has_special ? 1 : 0));
   Floats words = draw.values(kRows * row_words, false);
-  std::vector<float*> rows;
+  std::vector<RowWords> rows;
   std::vector<std::int64_t> ids;
   for (std::size_t i = 0; i < kRows; ++i) {
-    rows.push_back(words.data() + i * row_words);
+    float* const row = words.data() + i * row_words;
+    rows.push_back({.values = row, .state = row + kOffset + config.dim});
     ids.push_back(static_cast<std::int64_t>(i * 977));
-    optimizer->init(rows.back() + kOffset + config.dim);
+    optimizer->init(rows.back().state);
   }
   for (std::int64_t step = 1; step <= 4; ++step) {
     const std::size_t width = kOffset + config.dim;
@@ -403,8 +404,8 @@ Floats train(const SliceConfig& config, bool has_special, bool has_latest) {
                      .latest = has_latest ? latest_rows.data() : nullptr,
                      .ids = ids.data(),
                      .value_offset = kOffset,
-                     .state_offset = kOffset + config.dim,
-                     .fetched_bytes = row_words * sizeof(float)},
+                     .fetched_value_bytes = (kOffset + config.dim) * sizeof(float),
+                     .fetched_state_bytes = optimizer->state_words() * sizeof(float)},
                     {.learning_rate = 0.1F, .step = step * 3, .seed = 5});
   }
   return words;

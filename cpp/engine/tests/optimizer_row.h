@@ -97,7 +97,7 @@ class Row {
   }
 
   Floats step(const Floats& grad, float lr, std::int64_t step = 1, const Floats* latest = nullptr) {
-    float* row = words_.data();
+    const RowWords row{.values = words_.data(), .state = words_.data() + dim_};
     const float* g = grad.data();
     const float* then = latest == nullptr ? nullptr : latest->data();
     RowBatch batch;
@@ -106,7 +106,6 @@ class Row {
     batch.grads = &g;
     batch.latest = latest == nullptr ? nullptr : &then;
     batch.ids = &id;
-    batch.state_offset = dim_;
     optimizer_->step(batch, {lr, step, seed});
     return values();
   }

@@ -249,15 +249,15 @@ TEST_P(EveryRule, ABatchOfSlicesIsItsRowsOneByOne) {
 
     const auto run = [&](std::size_t at_once) {
       Floats rows = start;
-      std::vector<float*> row_starts;
+      std::vector<RowWords> row_starts;
       std::vector<const float*> grad_starts, latest_starts;
       std::vector<std::int64_t> ids;
       for (std::size_t i = 0; i < kRows; ++i) {
-        row_starts.push_back(rows.data() + i * stride);
+        row_starts.push_back({.values = rows.data() + i * stride, .state = rows.data() + i * stride});
         grad_starts.push_back(grads.data() + i * width);
         latest_starts.push_back(latest.data() + i * width);
         ids.push_back(static_cast<std::int64_t>(i * 1000));
-        for (int k = 0; k < 2; ++k) optimizers[k]->init(row_starts[i] + offsets[k]);
+        for (int k = 0; k < 2; ++k) optimizers[k]->init(row_starts[i].state + offsets[k]);
       }
       for (int k = 0; k < 2; ++k) {
         for (std::size_t i = 0; i < kRows; i += at_once) {

@@ -191,13 +191,13 @@ TEST(OptimizerSlices, EachHasItsOwnRateAndState) {
   const auto second = make_optimizer(slice(2, part("adagrad", {{"initial_accumulator_value", 2}})));
   Floats row(6);
   const Floats grad = {1, 2, 3};
-  float* rows = row.data();
+  const RowWords rows{.values = &row[0], .state = &row[3]};
   const float* grads = grad.data();
   first->init(&row[3]);
   second->init(&row[4]);
   const auto step_both = [&] {
-    first->step({1, 1, &rows, &grads, nullptr, nullptr, 0, 3}, {1.0F, 1, 0});
-    second->step({1, 1, &rows, &grads, nullptr, nullptr, 1, 4}, {2.0F, 1, 0});
+    first->step({1, 1, &rows, &grads, nullptr, nullptr, 0, 0}, {1.0F, 1, 0});
+    second->step({1, 1, &rows, &grads, nullptr, nullptr, 1, 1}, {2.0F, 1, 0});
     return Floats(row.begin(), row.begin() + 3);
   };
   expect_near(step_both(), {-0.70710677F, -1.6329931F, -1.8090681F}, 2e-7F);

@@ -127,14 +127,14 @@ Picture picture_of(Table& table) {
 // The rows of a cut, in the order in which it hands them out.
 std::vector<std::byte> read_cut(Table& table, const Table::Cut& cut) {
   std::vector<std::byte> all;
-  const std::size_t row_bytes = table.schema().row_bytes();
   for (std::size_t part = 0; part < kParts; ++part) {
     std::vector<std::pair<std::int64_t, std::vector<std::byte>>> rows;
     table.visit_cut(
         cut, part, 100,
         [&](const Table::CutRows& some) {
           for (std::size_t i = 0; i < some.ids.size(); ++i) {
-            std::vector<std::byte> row(some.rows[i], some.rows[i] + row_bytes);
+            std::vector<std::byte> row;
+            table.schema().append_packed(some.rows[i], row);
             const auto* time = reinterpret_cast<const std::byte*>(&some.times[i]);
             row.insert(row.end(), time, time + sizeof some.times[i]);
             rows.emplace_back(some.ids[i], std::move(row));

@@ -12,27 +12,33 @@ std::uint32_t take(RowStore& rows, std::uint64_t content) {
   rows.reserve(1);
   const std::uint32_t row = rows.take();
   std::memcpy(rows.at(row), &content, sizeof content);
+  if (rows.state_at(row) != nullptr) std::memcpy(rows.state_at(row), &content, sizeof content);
   return row;
 }
 
 std::uint64_t content(const RowStore& rows, std::uint32_t row) {
   std::uint64_t value = 0;
   std::memcpy(&value, rows.at(row), sizeof value);
+  if (rows.state_at(row) != nullptr) {
+    std::uint64_t state = 0;
+    std::memcpy(&state, rows.state_at(row), sizeof state);
+    EXPECT_EQ(state, value) << "row " << row;
+  }
   return value;
 }
 
 TEST(RowStore, RowsKeepTheirContentWhileTheStoreGrows) {
   constexpr std::size_t kRowBytes = 132;
-  SlabArena arena(rows_per_slab(kRowBytes) * kRowBytes);
-  RowStore rows(kRowBytes, &arena);
+  RowArena arena(kRowBytes / 3, kRowBytes / 3 * 2);
+  RowStore rows(&arena);
   for (std::uint64_t i = 0; i < 20'000; ++i) ASSERT_EQ(take(rows, i * 7), i);
   for (std::uint32_t i = 0; i < 20'000; ++i) ASSERT_EQ(content(rows, i), i * 7ULL);
   EXPECT_LE(rows.memory_bytes(), 20'000 * kRowBytes * 11 / 10);
 }
 
 TEST(RowStore, FreedRowsAreTakenAgainBeforeNewOnes) {
-  SlabArena arena(rows_per_slab(16) * 16);
-  RowStore rows(16, &arena);
+  RowArena arena(8, 8);
+  RowStore rows(&arena);
   for (std::uint64_t i = 0; i < 1000; ++i) take(rows, i);
   const std::size_t before = rows.memory_bytes();
   for (std::uint32_t row = 0; row < 500; ++row) rows.free(row);
@@ -42,16 +48,16 @@ TEST(RowStore, FreedRowsAreTakenAgainBeforeNewOnes) {
 }
 
 TEST(RowStore, ATinyStoreTakesLittleMemory) {
-  SlabArena arena(rows_per_slab(128) * 128);
-  RowStore rows(128, &arena);
+  RowArena arena(64, 64);
+  RowStore rows(&arena);
   take(rows, 1);
   EXPECT_LE(rows.memory_bytes(), 1024U + kLineBytes);
 }
 
 TEST(RowStore, RowsLargerThanASlabWork) {
   constexpr std::size_t kRowBytes = 1 << 20;
-  SlabArena arena(rows_per_slab(kRowBytes) * kRowBytes);
-  RowStore rows(kRowBytes, &arena);
+  RowArena arena(kRowBytes, 0);
+  RowStore rows(&arena);
   for (std::uint64_t i = 0; i < 20; ++i) take(rows, i);
   for (std::uint32_t i = 0; i < 20; ++i) EXPECT_EQ(content(rows, i), i);
 }

@@ -98,7 +98,7 @@ std::map<std::int64_t, std::pair<float, std::uint32_t>> read_cut(Table& table, c
         [&](const Table::CutRows& piece) {
           for (std::size_t i = 0; i < piece.ids.size(); ++i) {
             float value = 0;
-            std::memcpy(&value, piece.rows[i], sizeof value);
+            std::memcpy(&value, piece.rows[i].values, sizeof value);
             const bool is_first = rows.emplace(piece.ids[i], std::pair(value, piece.times[i])).second;
             EXPECT_TRUE(is_first) << "id " << piece.ids[i] << " came twice";
           }

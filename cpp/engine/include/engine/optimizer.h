@@ -12,17 +12,24 @@
 
 namespace engine {
 
-// n rows to update. A row is float words: all values, then the state of each slice in turn.
+// First words of a row's values, and of its state: that of each slice in turn.
+struct RowWords {
+  float* values;
+  float* state;
+};
+
+// n rows to update.
 struct RowBatch {
   std::size_t count = 0;
   std::size_t end = 0;                   // rows that `rows` points to, at least n: those behind the batch come next
-  float* const* rows = nullptr;          // (n) first word of each row
+  const RowWords* rows = nullptr;        // (n)
   const float* const* grads = nullptr;   // (n) first word of each row's gradient, all slices wide
   const float* const* latest = nullptr;  // (n) values the gradient was computed at, or null: no delay
   const std::int64_t* ids = nullptr;     // (n)
-  std::size_t value_offset = 0;          // words from row (and gradient) start to this slice's values
-  std::size_t state_offset = 0;          // words from row start to this slice's state
-  std::size_t fetched_bytes = 0;         // bytes of each row that the step fetches ahead; 0: the rows are in cache
+  std::size_t value_offset = 0;          // words from the start of values (and gradient) to this slice's
+  std::size_t state_offset = 0;          // words from the start of the state to this slice's
+  std::size_t fetched_value_bytes = 0;   // of each row, fetched ahead by the step; 0: the rows are in cache
+  std::size_t fetched_state_bytes = 0;
 };
 
 struct StepArgs {

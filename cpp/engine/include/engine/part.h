@@ -75,7 +75,7 @@ struct Removal {
 };
 
 struct Part {
-  Part(std::size_t row_bytes, SlabArena* arena) : rows(row_bytes, arena) {}
+  explicit Part(RowArena* arena) : rows(arena) {}
 
   // In a separate line: every lookup writes to the mutex of every part, and reads the index for every id.
   alignas(kLineBytes) mutable SharedMutex mutex;

@@ -1,4 +1,5 @@
 // row_schema.h: the layout of a row. Training rows hold values and optimizer state, serving rows compressed
+// values. A table keeps values and state apart; a packed row, as files and callers take it, has its state behind its
 // values.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include "engine/config.h"
 #include "engine/initializer.h"
 #include "engine/optimizer.h"
+#include "engine/row_store.h"
 
 namespace engine {
 
@@ -25,7 +27,7 @@ class RowSchema {
     std::uint32_t dim = 0;
     std::string optimizer_kind;
     std::size_t value_offset = 0;  // floats from the start of a row's values
-    std::size_t state_offset = 0;  // training: words from the start of the row
+    std::size_t state_offset = 0;  // training: words from the start of the state
     std::size_t byte_offset = 0;   // serving: bytes from the start of the row
     std::unique_ptr<Optimizer> optimizer;
     std::unique_ptr<Initializer> initializer;
@@ -37,8 +39,14 @@ class RowSchema {
 
   [[nodiscard]] std::span<const Slice> slices() const noexcept { return slices_; }
   [[nodiscard]] std::uint32_t dim() const noexcept { return dim_; }
-  [[nodiscard]] std::size_t row_bytes() const noexcept { return row_bytes_; }
-  [[nodiscard]] std::size_t state_words() const noexcept { return initial_state_.size(); }
+  [[nodiscard]] std::size_t value_bytes() const noexcept { return value_bytes_; }
+  [[nodiscard]] std::size_t state_bytes() const noexcept { return initial_state_.size() * sizeof(float); }
+  // Of a packed row.
+  [[nodiscard]] std::size_t row_bytes() const noexcept { return value_bytes() + state_bytes(); }
+  [[nodiscard]] RowView packed(const std::byte* row) const noexcept {
+    return {.values = row, .state = row + value_bytes_};
+  }
+  void append_packed(const RowView& row, std::vector<std::byte>& out) const;
   [[nodiscard]] bool is_serving() const noexcept { return is_serving_; }
   // True when a row starts with the very floats that a lookup returns.
   [[nodiscard]] bool is_plain() const noexcept { return is_plain_; }
@@ -47,9 +55,9 @@ class RowSchema {
 
   // First values of an id, all slices; and a whole new row.
   void initial_values(std::int64_t id, float* values) const noexcept;
-  void init(std::int64_t id, std::byte* row) const noexcept;
+  void init(std::int64_t id, std::byte* values, std::byte* state) const noexcept;
 
-  // Values that a lookup returns. `scales` has one number per slice.
+  // Values that a lookup returns, out of the values of a row. `scales` has one number per slice.
   void read(const std::byte* row, float* out, std::span<const float> scales) const noexcept;
   // Values that a lookup of an absent id returns when it shows initial values. Training only.
   void read_initial(std::int64_t id, float* out, std::span<const float> scales) const noexcept;
@@ -65,7 +73,7 @@ class RowSchema {
   bool is_plain_ = true;
   bool is_transparent_ = true;
   std::uint32_t dim_ = 0;
-  std::size_t row_bytes_ = 0;
+  std::size_t value_bytes_ = 0;
 };
 
 }  // namespace engine

@@ -204,7 +204,7 @@ class Table {
   struct CutRows {
     std::span<const std::int64_t> ids;
     std::span<const std::uint32_t> times;
-    std::span<const std::byte* const> rows;
+    std::span<const RowView> rows;
   };
   // Hands out the rows of one part, expired ones only if the cut keeps them, in pieces of at most `most`. pack(rows)
   // must only copy: the part is locked for reading; flush() follows without the lock. Once per part.
@@ -287,7 +287,7 @@ class Table {
   std::atomic<bool> evicts_when_full_{config_.evicts_when_full};
   RowSchema schema_;
   std::shared_ptr<Pool> pool_;
-  SlabArena arena_;
+  RowArena arena_;
   std::vector<std::unique_ptr<Part>> parts_;
   std::unique_ptr<AdmissionFilter> filter_;
   std::vector<std::uint32_t> thresholds_;   // by slot; empty = all zero

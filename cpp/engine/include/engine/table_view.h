@@ -41,15 +41,13 @@ class TableView {
   };
 
   [[nodiscard]] const std::byte* row_at(const Place& place, std::uint32_t row) const noexcept {
-    const std::byte* slab = row <= row_mask_ ? place.first_slab : place.slabs[row >> row_shift_];
-    return slab + (row & row_mask_) * row_bytes_;
+    const std::byte* slab = row <= shape_.mask ? place.first_slab : place.slabs[row >> shape_.shift];
+    return slab + (row & shape_.mask) * shape_.row_bytes;
   }
   void read(const std::byte* row, std::int64_t id, float* out, std::span<const float> scales) const noexcept;
 
   const Table* table_;
-  std::size_t row_bytes_;
-  std::uint32_t row_shift_;
-  std::uint32_t row_mask_;
+  RowStore::Shape shape_;
   alignas(kLineBytes) std::array<Place, kParts> places_;
 };
 

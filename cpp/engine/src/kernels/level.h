@@ -30,9 +30,13 @@ template <class Rule>
   const StepArgs args = given;
   const Rule rule = *static_cast<const Rule*>(given_rule);
   for (std::size_t i = 0; i < batch.count; ++i) {
-    if (i + kAhead < batch.end) prefetch_row(batch.rows[i + kAhead], batch.fetched_bytes);
-    float* row = batch.rows[i];
-    rule.update(row + batch.value_offset, row + batch.state_offset, batch.grads[i] + batch.value_offset, dim, args);
+    if (i + kAhead < batch.end) {
+      prefetch_row(batch.rows[i + kAhead].values, batch.fetched_value_bytes);
+      prefetch_row(batch.rows[i + kAhead].state, batch.fetched_state_bytes);
+    }
+    const RowWords row = batch.rows[i];
+    rule.update(row.values + batch.value_offset, row.state + batch.state_offset, batch.grads[i] + batch.value_offset,
+                dim, args);
   }
 }
 
@@ -41,7 +45,7 @@ template <class Rule>
   for (std::size_t i = 0; i < batch.count; ++i) {
     const auto id = static_cast<std::uint64_t>(batch.ids[i]);
     const std::uint64_t draw = scramble(scramble(args.seed ^ scramble(id)) ^ static_cast<std::uint64_t>(args.step));
-    float* row = batch.rows[i];
+    float* row = batch.rows[i].values;
     for (std::size_t k = batch.value_offset; k < batch.value_offset + dim; ++k) {
       row[k] = round_to_half(row[k], unit_float(scramble(draw + k)));
     }
@@ -52,7 +56,7 @@ template <class Rule>
 [[gnu::flatten]] void correct_gradients(const RowBatch& batch, float lambda, std::size_t dim,
                                         float* const* out) noexcept {
   for (std::size_t i = 0; i < batch.count; ++i) {
-    const float* w = batch.rows[i] + batch.value_offset;
+    const float* w = batch.rows[i].values + batch.value_offset;
     const float* w_then = batch.latest[i] + batch.value_offset;
     const float* g = batch.grads[i] + batch.value_offset;
     float* __restrict corrected = out[i] + batch.value_offset;
