@@ -42,11 +42,8 @@ std::uint32_t Index::buckets_for(std::size_t ids) const noexcept {
   const std::size_t now = view_.bucket_count;
   if (has_room(ids, now)) return view_.bucket_count;
   const std::size_t grown = now < kSmallBuckets ? now * 2 : now + now / 4;
-  const std::size_t needed = ids * 4 / 21 + 1;
-  std::size_t buckets = std::max(grown, needed);
-  // Bytes beyond the last full huge page lie in small pages and cost page walks: a large index ends with a full one.
-  constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
-  if (buckets > 2 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
+  const std::size_t needed = ids * 4 / kIdsOfFourBuckets + 1;
+  const std::size_t buckets = Block::bytes_for(std::max(grown, needed) * sizeof(Bucket)) / sizeof(Bucket);
   return static_cast<std::uint32_t>(std::min(buckets, kMostBuckets));
 }
 
@@ -56,7 +53,7 @@ std::size_t Index::growth_bytes(std::size_t more) const noexcept {
 
 void Index::grow(std::size_t more) {
   const std::uint32_t wanted = buckets_for(size_ + more);
-  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a part holds at most 2.8e9 ids; split the table");
+  if (!has_room(size_ + more, wanted)) throw CapacityExceeded("a part holds at most 2.5e9 ids; split the table");
   rebuild(wanted);
 }
 
@@ -123,7 +120,7 @@ void Index::shrink() {
   // Buckets whose words have bits for every row number.
   const std::size_t least = std::max<std::size_t>(kSmallBuckets, std::bit_ceil(std::size_t{row_end_} / 16 + 1));
   const std::size_t wanted = std::max(least, size_ * 2 / 7);
-  if (size_ * 16 <= now * 21 && wanted * 2 <= now) {
+  if (size_ * 16 <= now * kIdsOfFourBuckets && wanted * 2 <= now) {
     rebuild(static_cast<std::uint32_t>(wanted));
   } else if (displaced_ * kDisplacedShare > size_ && displaced_ > 2 * settled_) {
     rebuild(view_.bucket_count);

@@ -1,13 +1,14 @@
-// pages.cc: asks the kernel for memory and advises huge pages.
+// pages.cc: takes the memory of blocks from the heap, from the kernel or out of shared pages, by their size.
 #include "engine/pages.h"
 
 #include <sys/mman.h>
 
 #include <algorithm>
-#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <new>
+
+#include "shared_pages.h"
 
 namespace engine {
 
@@ -16,6 +17,9 @@ namespace {
 // From here on memory comes from the kernel and returns to it immediately; the heap would keep blocks that a part
 // outgrew.
 constexpr std::size_t kMapFromBytes = std::size_t{32} << 10;
+// From here on blocks share huge pages: the smaller ones of a table all fit the TLB.
+constexpr std::size_t kShareFromBytes = std::size_t{128} << 10;
+constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kArenaBlockBytes = std::size_t{32} << 20;
 
 std::byte* map(std::size_t bytes) {
@@ -24,37 +28,36 @@ std::byte* map(std::size_t bytes) {
   return static_cast<std::byte*>(data);
 }
 
-std::byte* map_huge(std::size_t bytes) {
-  // Map a huge page more than asked for, then unmap the bytes outside the aligned range.
-  std::byte* begin = map(bytes + kHugePageBytes);
-  const std::size_t past = reinterpret_cast<std::uintptr_t>(begin) % kHugePageBytes;
-  const std::size_t skipped = past == 0 ? 0 : kHugePageBytes - past;
-  if (skipped > 0) ::munmap(begin, skipped);
-  std::byte* data = begin + skipped;
-  if (skipped < kHugePageBytes) ::munmap(data + bytes, kHugePageBytes - skipped);
-  ::madvise(data, bytes, MADV_HUGEPAGE);  // advice only: a kernel without huge pages is slower, not wrong
+std::byte* allocate(std::size_t bytes) {
+  auto* const data = static_cast<std::byte*>(std::aligned_alloc(kLineBytes, bytes));
+  if (data == nullptr) throw std::bad_alloc();
+  std::memset(data, 0, bytes);
   return data;
 }
 
-std::size_t round_up(std::size_t bytes, std::size_t unit) { return (bytes + unit - 1) / unit * unit; }
-
 }  // namespace
 
+std::size_t Block::bytes_for(std::size_t bytes) noexcept {
+  if (bytes >= kShareFromBytes) return SharedPages::size_for(bytes);
+  const std::size_t unit = bytes >= kMapFromBytes ? kPageBytes : kLineBytes;
+  return (bytes + unit - 1) / unit * unit;
+}
+
 Block::Block(std::size_t bytes) {
-  if (bytes == 0) return;
-  if (bytes >= kMapFromBytes) {
-    bytes_ = round_up(bytes, 4096);
-    data_ = bytes_ < kHugePageBytes ? map(bytes_) : map_huge(bytes_);
-    return;
+  const std::size_t size = bytes_for(bytes);
+  if (size == 0) return;
+  if (size >= kShareFromBytes) {
+    data_ = SharedPages::instance().take(size);
+  } else {
+    data_ = size >= kMapFromBytes ? map(size) : allocate(size);
   }
-  bytes_ = round_up(bytes, kLineBytes);
-  data_ = static_cast<std::byte*>(std::aligned_alloc(kLineBytes, bytes_));
-  if (data_ == nullptr) throw std::bad_alloc();
-  std::memset(data_, 0, bytes_);
+  bytes_ = size;
 }
 
 Block::~Block() {
-  if (bytes_ >= kMapFromBytes) {
+  if (bytes_ >= kShareFromBytes) {
+    SharedPages::instance().give(data_, bytes_);
+  } else if (bytes_ >= kMapFromBytes) {
     ::munmap(data_, bytes_);
   } else {
     std::free(data_);

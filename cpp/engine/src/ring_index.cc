@@ -18,10 +18,7 @@ std::uint32_t RingIndex::buckets_for(std::size_t ids) const noexcept {
   if (has_room(ids, bucket_count_)) return bucket_count_;
   const std::size_t grown = bucket_count_ < kSmallBuckets ? bucket_count_ * 2 : bucket_count_ + bucket_count_ / 4;
   const std::size_t needed = ids * 8 / (kWidth * 7) + 1;
-  std::size_t buckets = std::max(grown, needed);
-  // Bytes beyond the last full huge page lie in small pages and cost page walks: a large index ends with a full one.
-  constexpr std::size_t kPage = kHugePageBytes / sizeof(Bucket);
-  if (buckets > 2 * kPage) buckets = (std::max(needed, buckets - kPage / 2) + kPage - 1) / kPage * kPage;
+  const std::size_t buckets = Block::bytes_for(std::max(grown, needed) * sizeof(Bucket)) / sizeof(Bucket);
   return static_cast<std::uint32_t>(std::min(buckets, kMostBuckets));
 }
 

@@ -61,7 +61,8 @@ std::size_t RowStore::growth_bytes(std::size_t more) const noexcept {
 
 std::size_t RowStore::time_bytes_for(std::size_t rows) const noexcept {
   const std::size_t bytes = rows * sizeof(std::uint32_t);
-  return bytes <= times_.bytes() ? times_.bytes() : std::max(bytes, times_.bytes() + times_.bytes() / kTimeGrowthShare);
+  if (bytes <= times_.bytes()) return times_.bytes();
+  return Block::bytes_for(std::max(bytes, times_.bytes() + times_.bytes() / kTimeGrowthShare));
 }
 
 void RowStore::reserve_times(std::size_t rows) {

@@ -27,9 +27,10 @@ class Index {
   // Row numbers then have at most 32 bits.
   static constexpr std::size_t kMostBuckets = (std::size_t{1} << 29) - 1;
 
-  // A bucket holds 5.25 ids on average before growing. Growing by a quarter leaves 4.2.
+  // A bucket holds 4.75 ids on average before growing. Growing by a quarter leaves 3.8.
+  static constexpr std::size_t kIdsOfFourBuckets = 19;
   [[nodiscard]] static constexpr bool has_room(std::size_t ids, std::size_t buckets) noexcept {
-    return ids * 4 <= buckets * 21;
+    return ids * 4 <= buckets * kIdsOfFourBuckets;
   }
 
   // Filled from position 0. From high to low, a word holds the rest of the key except a byte, four bits of distance
@@ -134,7 +135,7 @@ class Index {
   [[nodiscard]] std::size_t growth_bytes(std::size_t more) const noexcept;
   // Further ids that fit without growing, if none spills.
   [[nodiscard]] std::size_t room() const noexcept {
-    const std::size_t most = std::size_t{view_.bucket_count} * 21 / 4;
+    const std::size_t most = std::size_t{view_.bucket_count} * kIdsOfFourBuckets / 4;
     return most > size_ ? most - size_ : 0;
   }
 

@@ -1,4 +1,4 @@
-// pages.h: zeroed memory for tables: huge pages for large blocks, the heap for small ones.
+// pages.h: zeroed memory for tables: large blocks share huge pages, small ones come from the heap.
 #pragma once
 
 #include <cstddef>
@@ -16,6 +16,8 @@ class Block {
  public:
   Block() = default;
   explicit Block(std::size_t bytes);
+  // The size of a block for so many bytes.
+  [[nodiscard]] static std::size_t bytes_for(std::size_t bytes) noexcept;
   Block(Block&& other) noexcept : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
   Block& operator=(Block&& other) noexcept {
     std::swap(data_, other.data_);
