@@ -24,7 +24,7 @@ namespace engine {
 namespace {
 
 constexpr std::size_t kRegionBytes = std::size_t{32} << 20;
-// From here on sizes are whole huge pages, and a region is one block.
+// From here on sizes are whole huge pages.
 constexpr std::size_t kAloneFromBytes = 8 * kHugePageBytes;
 
 std::byte* map_huge(std::size_t bytes) {
