@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstring>
 #include <new>
+#include <tuple>
 #include <utility>
 
 #include "engine/pages.h"
@@ -47,8 +48,6 @@ std::byte* map_huge(std::size_t bytes) {
 // Places for blocks of one size, side by side.
 class SharedPages::Region {
  public:
-  static constexpr std::size_t kNone = ~std::size_t{0};
-
   explicit Region(std::size_t size)
       : size_(size), places_(std::max<std::size_t>(1, kRegionBytes / size)), data_(map_huge(bytes())) {
     ASAN_POISON_MEMORY_REGION(data_, bytes());
@@ -61,18 +60,14 @@ class SharedPages::Region {
   }
 
   [[nodiscard]] bool is_free() const noexcept { return used_ == 0; }
-  [[nodiscard]] std::byte* address(std::size_t place) const noexcept { return data_ + place * size_; }
   [[nodiscard]] bool has(const std::byte* data) const noexcept { return data >= data_ && data < data_ + bytes(); }
-  // The first free place, so that used ones lie close together; or kNone.
-  [[nodiscard]] std::size_t find() const noexcept {
-    if (used_ == places_.size()) return kNone;
+  [[nodiscard]] bool has_room() const noexcept { return used_ < places_.size(); }
+  // The first free place, so that used ones lie close together; and whether a block was there before. There is room.
+  std::pair<std::byte*, bool> use() noexcept {
     const auto free = std::find_if(places_.begin(), places_.end(), [](Place place) { return place != Place::kUsed; });
-    return static_cast<std::size_t>(free - places_.begin());
-  }
-  // Returns whether a block was there before.
-  bool use(std::size_t place) noexcept {
     ++used_;
-    return std::exchange(places_[place], Place::kUsed) == Place::kLeft;
+    return {data_ + static_cast<std::size_t>(free - places_.begin()) * size_,
+            std::exchange(*free, Place::kUsed) == Place::kLeft};
   }
   void leave(const std::byte* data) noexcept {
     const std::size_t begin = static_cast<std::size_t>(data - data_);
@@ -123,15 +118,9 @@ std::byte* SharedPages::take(std::size_t size) {
   {
     const std::lock_guard lock(mutex_);
     auto& regions = regions_[size];
-    auto at = std::find_if(regions.begin(), regions.end(),
-                           [](const auto& region) { return region->find() != Region::kNone; });
-    if (at == regions.end()) {
-      regions.push_back(std::make_unique<Region>(size));
-      at = regions.end() - 1;
-    }
-    const std::size_t place = (*at)->find();
-    is_dirty = (*at)->use(place);
-    data = (*at)->address(place);
+    const auto at = std::find_if(regions.begin(), regions.end(), [](const auto& region) { return region->has_room(); });
+    Region& region = at != regions.end() ? **at : *regions.emplace_back(std::make_unique<Region>(size));
+    std::tie(data, is_dirty) = region.use();
   }
   ASAN_UNPOISON_MEMORY_REGION(data, size);
   if (is_dirty) std::memset(data, 0, size);

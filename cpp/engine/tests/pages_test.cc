@@ -55,14 +55,14 @@ TEST(Pages, BlocksAreZeroedAndApart) {
   };
   std::vector<Held> held;
   std::mt19937 draw(5);
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 600; ++round) {
     if (held.size() > 40 || (!held.empty() && draw() % 3 == 0)) {
       std::swap(held[draw() % held.size()], held.back());
       ASSERT_TRUE(is_all(held.back().block, held.back().mark));
       held.pop_back();
       continue;
     }
-    const std::size_t most = draw() % 50 == 0 ? std::size_t{40} << 20 : std::size_t{600} << 10;
+    const std::size_t most = draw() % 100 == 0 ? std::size_t{40} << 20 : std::size_t{600} << 10;
     Block block(1 + draw() % most);
     ASSERT_TRUE(is_all(block, std::byte{0}));
     const auto mark = static_cast<std::byte>(1 + round % 255);
@@ -106,7 +106,7 @@ TEST(Pages, ThreadsTakeAndGiveTogether) {
   for (int thread = 0; thread < 4; ++thread) {
     threads.emplace_back([&, thread] {
       const auto mark = static_cast<std::byte>(thread + 1);
-      for (int round = 0; round < 300; ++round) {
+      for (int round = 0; round < 100; ++round) {
         const Block block(kUnit * static_cast<std::size_t>(3 + (round + thread * 7) % 20));
         if (!is_all(block, std::byte{0})) ++wrong;
         std::memset(block.data(), static_cast<int>(mark), block.bytes());
