@@ -25,8 +25,12 @@ void count_forks_of_this_process() {
 
 thread_local const Pool::BorrowedThreads* innermost_loan = nullptr;
 
+using Clock = std::chrono::steady_clock;
+
 // Longer than the serial work between two phases of a call and than most waits for the last piece of a phase.
 constexpr std::chrono::microseconds kSpinTime{100};
+// Calls in a row that began within kSpinTime of the one before. Then threads also spin for the next one.
+constexpr unsigned kPromptCalls = 4;
 constexpr int kSpinsPerLook = 64;
 constexpr int kLockSpins = 256;
 
@@ -41,13 +45,13 @@ void relax_processor() noexcept {
 // Waits for is_over() without sleeping; false when the time is up.
 template <class Condition>
 bool spin_until(Condition&& is_over) {
-  const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
+  const auto deadline = Clock::now() + kSpinTime;
   do {
     for (int i = 0; i < kSpinsPerLook; ++i) {
       if (is_over()) return true;
       relax_processor();
     }
-  } while (std::chrono::steady_clock::now() < deadline);
+  } while (Clock::now() < deadline);
   return is_over();
 }
 
@@ -80,9 +84,11 @@ struct Pool::Team {
   std::condition_variable work_arrived;
   std::condition_variable job_left;
   std::list<Job*> jobs;
-  std::atomic<std::size_t> arrivals{0};  // jobs that were ever in the list
-  std::atomic<std::size_t> phases{0};    // calls that have further runs
-  std::size_t generation = 0;            // workers of an older generation leave
+  std::atomic<std::size_t> arrivals{0};       // jobs that were ever in the list
+  std::atomic<std::size_t> phases{0};         // calls that have further runs
+  std::atomic<Clock::duration> idle_since{};  // when the last call ended
+  std::atomic<unsigned> prompt_calls{0};      // in a row, at most kPromptCalls
+  std::size_t generation = 0;                 // workers of an older generation leave
   std::vector<std::thread> workers;
 
   void start_workers(unsigned count) {
@@ -109,7 +115,7 @@ struct Pool::Team {
         return job->next.load(std::memory_order_relaxed) < job->pieces;
       });
       if (open == jobs.end()) {
-        if (!has_spun && phases.load(std::memory_order_relaxed) > 0) {
+        if (!has_spun && expects_work()) {
           has_spun = !await_arrival(lock);
         } else {
           work_arrived.wait(lock);
@@ -128,12 +134,28 @@ struct Pool::Team {
     }
   }
 
+  [[nodiscard]] bool expects_work() const noexcept {
+    return phases.load(std::memory_order_relaxed) > 0 || prompt_calls.load(std::memory_order_relaxed) >= kPromptCalls;
+  }
+
+  void begin_call() noexcept {
+    if (phases.fetch_add(1, std::memory_order_relaxed) > 0) return;
+    const auto pause = Clock::now().time_since_epoch() - idle_since.load(std::memory_order_relaxed);
+    const unsigned calls = prompt_calls.load(std::memory_order_relaxed);
+    prompt_calls.store(pause < kSpinTime ? std::min(calls + 1, kPromptCalls) : 0, std::memory_order_relaxed);
+  }
+
+  void end_call() noexcept {
+    idle_since.store(Clock::now().time_since_epoch(), std::memory_order_relaxed);
+    phases.fetch_sub(1, std::memory_order_relaxed);
+  }
+
   // Spins until a job arrives; false when none does. The lock is free meanwhile.
   bool await_arrival(std::unique_lock<std::mutex>& lock) {
     const std::size_t seen = arrivals.load(std::memory_order_relaxed);
     lock.unlock();
     const auto has_arrived = [&] { return arrivals.load(std::memory_order_relaxed) != seen; };
-    spin_until([&] { return has_arrived() || phases.load(std::memory_order_relaxed) == 0; });
+    spin_until([&] { return has_arrived() || !expects_work(); });
     lock_soon(lock);
     return has_arrived();
   }
@@ -170,6 +192,7 @@ Pool::Team& Pool::team() {
 void Pool::resize(unsigned threads) {
   Team& team = this->team();
   const std::lock_guard lock(team.resize_mutex);
+  if (std::max(1U, threads) == threads_) return;
   team.stop_workers();
   threads_ = std::max(1U, threads);
   team.start_workers(threads_ - 1);
@@ -189,9 +212,9 @@ void Pool::take_pieces(Job& job) noexcept {
   }
 }
 
-Pool::Phases::Phases(Pool& pool) : team_(pool.team()) { team_.phases.fetch_add(1, std::memory_order_relaxed); }
+Pool::Phases::Phases(Pool& pool) : team_(pool.team()) { team_.begin_call(); }
 
-Pool::Phases::~Phases() { team_.phases.fetch_sub(1, std::memory_order_relaxed); }
+Pool::Phases::~Phases() { team_.end_call(); }
 
 Pool::BorrowedThreads::BorrowedThreads(ParallelCall call, unsigned threads)
     : call_(call), threads_(threads), forks_(fork_count.load()), outer_(innermost_loan) {

@@ -6,9 +6,15 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <barrier>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -67,6 +73,59 @@ TEST(Pool, ResizingWhileCallsRunLosesNothing) {
   resizer.join();
   EXPECT_EQ(runs, 4000);
 }
+
+// The threads of a pool: each takes one piece and waits for the others.
+std::set<std::thread::id> team_of(Pool& pool) {
+  std::set<std::thread::id> team;
+  std::mutex mutex;
+  std::barrier all_came(pool.threads());
+  pool.run(pool.threads(), [&](std::size_t) {
+    all_came.arrive_and_wait();
+    const std::lock_guard lock(mutex);
+    team.insert(std::this_thread::get_id());
+  });
+  return team;
+}
+
+TEST(Pool, ResizingToTheSameNumberKeepsTheThreads) {
+  Pool pool(3);
+  const auto team = team_of(pool);
+  EXPECT_EQ(team.size(), 3);
+  pool.resize(3);
+  EXPECT_EQ(team_of(pool), team);
+  pool.resize(2);
+  EXPECT_EQ(team_of(pool).size(), 2);
+}
+
+#ifdef __linux__
+// The threads of this process that run or are about to, the caller apart.
+std::size_t other_running_threads() {
+  std::size_t running = 0;
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    if (task.path().filename() == std::to_string(gettid())) continue;
+    std::ifstream file(task.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    const std::size_t name_end = stat.rfind(')');
+    running += name_end != std::string::npos && stat.at(name_end + 2) == 'R' ? 1 : 0;
+  }
+  return running;
+}
+
+TEST(Pool, ThreadsSleepSomeTimeAfterCallsThatFollowedEachOther) {
+  Pool pool(3);
+  for (int call = 0; call < 100; ++call) {
+    const Pool::Phases phases(pool);
+    for (int run = 0; run < 2; ++run) team_of(pool);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (other_running_threads() != 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "a thread still spins";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(team_of(pool).size(), 3);  // and they wake up
+}
+#endif
 
 #ifndef __SANITIZE_THREAD__  // the sanitizer cannot follow threads across a fork
 std::atomic<int> parallel_calls{0};

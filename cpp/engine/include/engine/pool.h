@@ -20,7 +20,8 @@ class Pool {
   // Threads that work on one call, the caller included. Concurrent.
   [[nodiscard]] unsigned threads() const noexcept { return threads_.load(std::memory_order_relaxed); }
 
-  // Changes the team's size; calls in flight finish with the threads that are left. Concurrent.
+  // Changes the team's size; calls in flight finish with the threads that are left. The same size changes nothing.
+  // Concurrent.
   void resize(unsigned threads);
 
   // Calls work(0) .. work(pieces - 1), each once, in increasing order of start. The caller works too, so several
@@ -49,7 +50,8 @@ class Pool {
   };
 
   // Keeps threads awake between the runs of one call. While a Phases exists, a thread that waits for work or for the
-  // last pieces of a run spins for up to a tenth of a millisecond before it sleeps. Concurrent.
+  // last pieces of a run spins for up to a tenth of a millisecond before it sleeps. It does so after a call too, once
+  // several calls in a row came that soon. Concurrent.
   class Phases {
    public:
     explicit Phases(Pool& pool);
