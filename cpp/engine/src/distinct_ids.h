@@ -94,6 +94,8 @@ void number_and_find(const Index& index, std::span<const std::int64_t> ids, Dist
       while (table[at] != 0 && distinct.ids[table[at] - 1] != id) at = (at + 1) & mask;
       if (table[at] == 0) {
         index.fetch(id);
+        prefetch_for_write(distinct.ids + count + kSearchChunk);
+        prefetch_for_write(distinct.handles + count + kSearchChunk);
         table[at] = static_cast<Number>(count + 1);
         distinct.ids[count] = id;
         distinct.handles[count] = RowHandle{};
@@ -101,6 +103,7 @@ void number_and_find(const Index& index, std::span<const std::int64_t> ids, Dist
       }
       const std::uint32_t number = table[at] - 1U;
       distinct.numbers[i] = number;
+      prefetch_for_write(distinct.numbers + i + kSearchChunk);
       ++distinct.handles[number].count;
     }
     use(used, searched);

@@ -31,10 +31,12 @@ class Reused {
   Block block_;
 };
 
-// Units that are grouped together. `next` is where the first occurrence of each part lies.
+// Units that are grouped together.
 struct PartitionPiece {
   UnitRange units;
-  std::array<std::size_t, kParts> next{};
+  std::size_t first = 0;                         // position of its first id
+  std::array<std::uint32_t, kParts + 1> runs{};  // its occurrences in order of parts: where each part begins
+  std::array<std::size_t, kParts> next{};        // all occurrences in order of parts: its first of each part
 };
 
 class Partition {
@@ -44,6 +46,8 @@ class Partition {
     std::span<const std::int64_t> ids;
     std::span<const std::uint32_t> targets;
   };
+  // Collects the occurrences of a part, which the calls below then show. Each part once; several at the same time.
+  Group gather(std::size_t part) const noexcept;
   [[nodiscard]] Group group(std::size_t part) const noexcept {
     const std::size_t count = begin_[part + 1] - begin_[part];
     return {{ids_ + begin_[part], count}, {targets_ + begin_[part], count}};
@@ -60,13 +64,13 @@ class Partition {
     return id_memory_.bytes() + target_memory_.bytes() + part_memory_.bytes();
   }
 
-  // Groups many calls together, each into its partition.
+  // Sorts the pieces of many calls, each for its partition. gather() must follow before this thread sorts others.
   static void group_all(std::span<const Bags> calls, std::span<Partition* const> results, Pool& pool);
 
  private:
-  void count(const Bags& bags, PartitionPiece& piece) noexcept;
-  void place_pieces();
-  void scatter(const Bags& bags, const PartitionPiece& piece) noexcept;
+  std::array<std::uint32_t, kParts> count(const Bags& bags, const PartitionPiece& piece) noexcept;
+  void sort_piece(const Bags& bags, PartitionPiece& piece) noexcept;
+  void place_pieces() noexcept;
 
   Reused<std::int64_t> id_memory_;
   Reused<std::uint32_t> target_memory_;
@@ -74,11 +78,14 @@ class Partition {
   std::int64_t* ids_ = nullptr;
   std::uint32_t* targets_ = nullptr;
   std::uint8_t* parts_ = nullptr;
+  // The occurrences of each piece in order of parts: in the scratch of the calling thread, or in place.
+  std::int64_t* sorted_ids_ = nullptr;
+  std::uint32_t* sorted_targets_ = nullptr;
   std::array<std::size_t, kParts + 1> begin_{};
   std::vector<PartitionPiece> pieces_;
 };
 
-// Groups many calls together. The result lives until this thread's next call.
+// The same into partitions that live until this thread's next call.
 std::span<const Partition> partition(std::span<const Bags> calls, Pool& pool);
 
 // Memory that this thread keeps for its next partition; and gives it back.

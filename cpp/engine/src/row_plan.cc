@@ -65,7 +65,7 @@ void Table::read_values(const std::byte* row, std::int64_t id, float* out, std::
 void Table::plan_part(RowPlan& plan, std::size_t number) const {
   RowPlan::Content& content = *plan.content_;
   DistinctIds& distinct = content.parts[number];
-  const Partition::Group group = content.grouped.group(number);
+  const Partition::Group group = content.grouped.gather(number);
   if (group.ids.empty()) return;
   const Part& part = *parts_[number];
   float* const values = content.values_of(number, schema_.dim());
@@ -94,6 +94,7 @@ void Table::plan_part(RowPlan& plan, std::size_t number) const {
           }
           for (std::size_t i = begin; i < end; ++i) {
             if (i + kAhead < end) prefetch_row(rows[(i + kAhead) % kRing], width.value * sizeof(float));
+            prefetch_for_write(values + (i + kAhead) * width.value);
             const auto* const row = reinterpret_cast<const float*>(rows[i % kRing]);
             if (row != nullptr) [[likely]] {
               copy_row(values + i * width.value, row, width);
@@ -111,6 +112,7 @@ void Table::plan_distinct(const LookupJob& job, std::size_t begin, std::size_t e
   const Partition& grouped = content.grouped;
   const std::size_t last = grouped.begin(end);
   if (grouped.begin(begin) == last) return;
+  for (std::size_t part = begin; part < end; ++part) grouped.gather(part);
   // In falling order, as every thread that takes several parts.
   std::array<std::shared_lock<SharedMutex>, kMostParts> locks;
   for (std::size_t part = end; part-- > begin;) {
@@ -257,7 +259,7 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
   for (const LookupJob* job : jobs) {
     RowPlan::Content& content = *job->plan->content_;
     content.reserve(job->is_distinct ? 0 : job->table->schema_.dim());
-    content.offsets.assign(job->bags.offsets.begin(), job->bags.offsets.end());
+    content.offsets.resize(job->bags.offsets.size());  // the search fills it
     content.bags = job->bags;
     content.bags.ids = content.grouped.ids();
     content.bags.offsets = content.offsets;
@@ -270,7 +272,12 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
     });
     for (const PartitionPiece& piece : content.grouped.pieces()) pieces.push_back({job, &piece});
   }
-  pool.run(searches.size(), [&](std::size_t i) {
+  pool.run(searches.size() + jobs.size(), [&](std::size_t i) {
+    if (i >= searches.size()) {
+      const LookupJob& job = *jobs[i - searches.size()];
+      std::ranges::copy(job.bags.offsets, job.plan->content_->offsets.begin());
+      return;
+    }
     const Search& search = searches[i];
     if (search.job->is_distinct) {
       search.job->table->plan_distinct(*search.job, search.begin, search.end);

@@ -95,7 +95,7 @@ void Table::change_rows(std::span<const std::int64_t> ids, bool asks_filter, Cha
                             .order = config_.is_deterministic && filter_ ? &turnstile : nullptr};
   pool_->run(kParts, [&](std::size_t part) {
     const TurnEnd turn_end(admission.order, part);
-    const Partition::Group group = grouped.group(part);
+    const Partition::Group group = grouped.gather(part);
     if (group.ids.empty()) return;
     PartUpdate update(*this, part);
     update.resolve(group, admission);
@@ -160,10 +160,11 @@ void Table::check_job(const GradientJob& job, Pool& pool) {
 void Table::apply_part(std::size_t part, std::span<const TableWork> work, std::uint64_t turn, Turnstile* order) {
   const TurnEnd turn_end(order, part);
   for (const TableWork& one : work) {
-    const Partition::Group group = one.grouped->group(part);
+    const bool is_planned = one.job->plan != nullptr;  // then the lookup gathered them
+    const Partition::Group group = is_planned ? one.grouped->group(part) : one.grouped->gather(part);
     if (group.ids.empty()) continue;
     PartUpdate update(*this, part);
-    if (one.job->dedup && one.job->plan != nullptr) {
+    if (one.job->dedup && is_planned) {
       update.resolve(*one.job->plan, {.asks_filter = true,
                                       .counts = one.job->counts,
                                       .turn = turn,
@@ -282,7 +283,7 @@ std::size_t Table::erase(std::span<const std::int64_t> ids) {
   const Bags bags{.ids = ids};
   const Partition& grouped = partition({&bags, 1}, *pool_)[0];
   pool_->run(kParts, [&](std::size_t number) {
-    const Partition::Group group = grouped.group(number);
+    const Partition::Group group = grouped.gather(number);
     if (group.ids.empty()) return;
     Part& part = *parts_[number];
     const std::unique_lock lock(part.mutex);
@@ -303,7 +304,7 @@ void Table::replace_all(std::span<const std::int64_t> ids, std::span<const std::
   const Partition& grouped = partition({&bags, 1}, *pool_)[0];
   turn_.fetch_add(1);
   pool_->run(kParts, [&](std::size_t part) {
-    const Partition::Group group = grouped.group(part);
+    const Partition::Group group = grouped.gather(part);
     if (!group.ids.empty()) PartUpdate(*this, part).replace(group, times, rows);
   });
 }

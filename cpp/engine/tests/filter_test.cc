@@ -199,7 +199,9 @@ TEST(SlidingHashFilterTest, nothing_is_forgotten_while_the_splits_grow) {
   SlidingCounter counter(600'000, 7);
   for (std::int64_t id = 0; id < 500'000; ++id) {
     counter.add(id, 3);
-    if (id % 50'000 == 0) ASSERT_GE(counter.seen(0), 3U) << id;
+    if (id % 50'000 == 0) {
+      ASSERT_GE(counter.seen(0), 3U) << id;
+    }
   }
   std::int64_t forgotten = 0;
   for (std::int64_t id = 0; id < 500'000; ++id) forgotten += counter.seen(id) == 0 ? 1 : 0;

@@ -78,10 +78,10 @@ struct LookupJob {
 struct GradientJob {
   Table* table = nullptr;
   Bags bags;
-  const float* grads = nullptr;           // (targets, dim)
-  std::span<const std::uint32_t> counts;  // (ids), kNone only: sightings behind each id; empty = one each
-  const float* latest = nullptr;          // (targets, dim), kNone only: values the gradient was computed at
-  std::span<const float> learning_rates;  // (slices)
+  const float* grads = nullptr;             // (targets, dim)
+  std::span<const std::uint32_t> counts{};  // (ids), kNone only: sightings behind each id; empty = one each
+  const float* latest = nullptr;            // (targets, dim), kNone only: values the gradient was computed at
+  std::span<const float> learning_rates;    // (slices)
   std::uint32_t time_s = 0;
   std::int64_t step = 0;
   bool dedup = true;        // false: one optimizer step per occurrence
