@@ -12,8 +12,6 @@ import logging
 import os
 import queue
 import secrets
-import shutil
-import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -33,6 +31,7 @@ from monolith.agent.session import make_session
 from monolith.agent.settings import DeployType
 from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline, end_with_starter
+from monolith.core.scratch_folder import ScratchFolder
 from monolith.core.stop_signals import Endings, stop_signals
 from monolith.discovery.zookeeper_session import ZooKeeperSession
 from monolith.rpc.security import Security
@@ -112,8 +111,7 @@ def run_agent(
     )
     with ExitStack() as stack:
         endings = _Signals(stack.enter_context(stop_signals()))
-        folder = Path(tempfile.mkdtemp(prefix="monolith-agent-"))
-        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        folder = stack.enter_context(ScratchFolder("monolith-agent-"))
         end_with_starter(os.environ)
         lifeline = stack.enter_context(Lifeline())
         session = make_session(config.service.zk_servers or "", config.environment.zookeeper_auth)

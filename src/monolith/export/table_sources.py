@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing_extensions import override
 
 from monolith.artifacts.export_manifest import SharedTables
 from monolith.core.errors import ConfigError
+from monolith.core.scratch_folder import ScratchFolder
 from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
 from monolith.embedding.snapshot import read_manifest
 from monolith.export.options import ExportOptions
@@ -84,9 +84,9 @@ def open_tables(store: EmbeddingStore | SavedTables) -> Iterator[TableSource]:
     elif isinstance(store, MultiTable):
         yield LiveTables(store)
     else:
-        with tempfile.TemporaryDirectory(prefix="monolith-export-") as folder:
+        with ScratchFolder("monolith-export-") as folder:
             store.snapshot(folder)
-            yield SavedTables(Path(folder), store.specs)
+            yield SavedTables(folder, store.specs)
 
 
 def share_tables(store: EmbeddingStore | SavedTables, folder: Path, options: ExportOptions) -> SharedTables:

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-import logging
-import os
 import secrets
-import shutil
-import socket
-import tempfile
 import threading
-import time
-from pathlib import Path
 
 from monolith import _native
+from monolith.core.scratch_folder import ScratchFolder
 
-__all__ = ["DataPlane", "remove_dead_folders"]
-
-logger = logging.getLogger(__name__)
-
-_PREFIX = "monolith-ps-"
-_YOUNG_S = 60.0
-"""Age below which a folder may belong to a server that is about to listen."""
+__all__ = ["DataPlane"]
 
 
 class DataPlane:
@@ -54,7 +42,7 @@ class DataPlane:
         # Only Connect returns it, which requires the token of the server. New in every instance.
         self._token = secrets.token_bytes(32)
         self._lock = threading.Lock()
-        self._folder: Path | None = None
+        self._folder: ScratchFolder | None = None
         self._shard: _native.PsShard | None = None
         self._listeners: list[_native.PsListener] = []
 
@@ -68,9 +56,8 @@ class DataPlane:
 
     def _open(self, shard: _native.PsShard) -> None:
         # A private folder with a short path: the path of a Unix socket has at most 107 bytes.
-        remove_dead_folders(Path(tempfile.gettempdir()))
-        self._folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-        path = str(self._folder / f"{shard.index}.sock")
+        self._folder = ScratchFolder("monolith-ps-")
+        path = str(self._folder.path / f"{shard.index}.sock")
         try:
             self._listeners.append(self._listener(shard, unix_path=path))
             self._listeners.append(self._listener(shard, host=self._host, port=self._port))
@@ -107,36 +94,6 @@ class DataPlane:
         while self._listeners:
             self._listeners.pop().close()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._folder.close()
             self._folder = None
         self._shard = None
-
-
-def remove_dead_folders(folder: Path) -> int:
-    """Remove socket folders of servers that were killed, of this user; return their number.
-
-    A folder is dead if no process listens on its sockets and it is older than a minute.
-    """
-    removed = 0
-    for path in folder.glob(f"{_PREFIX}*"):
-        try:
-            stat = path.stat(follow_symlinks=False)
-            is_old = time.time() - stat.st_mtime > _YOUNG_S
-            if stat.st_uid == os.getuid() and is_old and not any(_is_listening(one) for one in path.glob("*.sock")):
-                shutil.rmtree(path)
-                removed += 1
-        except OSError as error:  # removed meanwhile, or not a folder
-            logger.debug("socket folder not removed path=%s error=%s", path, error)
-    return removed
-
-
-def _is_listening(path: Path) -> bool:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(1.0)
-        try:
-            client.connect(str(path))
-        except (ConnectionRefusedError, FileNotFoundError):
-            return False
-        except OSError:
-            return True  # busy, or not ours to judge
-    return True

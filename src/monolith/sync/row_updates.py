@@ -12,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from numpy.typing import NDArray
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, DeltaReader, LogPosition, Segment, shard_folder
 from monolith.core.errors import ArtifactError, DeltaLogBroken
+from monolith.core.scratch_folder import ScratchFolder
 from monolith.embedding import MultiTable
 from monolith.embedding.specs import JOB_TABLES
 from monolith.sync.base_snapshot import BaseSnapshot, read_base
@@ -174,7 +174,7 @@ def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
                     stack.callback(os.close, handle)
                     path = Path(f"/proc/self/fd/{handle}")
                 else:
-                    spool = spool or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="monolith-segments-")))
+                    spool = spool or stack.enter_context(ScratchFolder("monolith-segments-"))
                     path = spool / str(len(opened))
                     shutil.copyfile(segment.path, path)
             except FileNotFoundError as error:

@@ -92,7 +92,7 @@ def test_stopping_leaves_no_thread_socket_or_file() -> None:
         with PsServers(2, ServerConfig(metrics_port=0)) as servers, RemoteStore(servers.addresses, [ONE]) as store:
             push(store)
             folders = [server._data_plane._folder for server in servers.servers if server._data_plane]
-        assert not any(folder.exists() for folder in folders if folder)
+        assert not any(folder.path.parent.exists() for folder in folders if folder)
     left = [thread for thread in threading.enumerate() if thread not in threads and thread.name.startswith("ps")]
     for thread in left:
         thread.join(30)  # workers of a stopped pool end by themselves

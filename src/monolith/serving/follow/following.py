@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import re
-import tempfile
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -19,6 +18,7 @@ from monolith.artifacts.delta_log import Cut
 from monolith.artifacts.delta_log.event_ages import AGE_BOUNDS_S
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
+from monolith.core.scratch_folder import ScratchFolder
 from monolith.core.storage import is_url
 from monolith.rpc.security import Security
 from monolith.serving.follow.canary import Canary
@@ -125,7 +125,7 @@ class Following:
         self._lock = threading.Lock()
         self._feeds = feeds or FeedSettings()
         self._subscriptions: dict[str, Subscription | FeedDownload] = {}
-        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._scratch: ScratchFolder | None = None
         self._followers: dict[Servable, Follower] = {}
         self._addresses: dict[Servable, str] = {}
         self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
@@ -187,8 +187,8 @@ class Following:
         if self._feeds.cache is not None:
             return self._feeds.cache
         if self._scratch is None:
-            self._scratch = tempfile.TemporaryDirectory(prefix="monolith-sync-")
-        return Path(self._scratch.name)
+            self._scratch = ScratchFolder("monolith-sync-")
+        return self._scratch.path
 
     def close(self) -> None:
         """Close the subscriptions. A second call does nothing."""
@@ -198,7 +198,7 @@ class Following:
         for each in ended:
             each.close()
         if scratch is not None:
-            scratch.cleanup()
+            scratch.close()
 
     def _admit(self, servable: Servable) -> None:
         if self._canary is None:

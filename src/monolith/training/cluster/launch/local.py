@@ -10,11 +10,9 @@ import logging
 import math
 import os
 import queue
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +24,7 @@ from typing import IO, Self
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.lifeline import Lifeline
+from monolith.core.scratch_folder import ScratchFolder
 from monolith.discovery import FileDiscovery
 from monolith.discovery.address import split_address
 
@@ -139,7 +138,8 @@ class LocalJob:
         self._ended: queue.Queue[tuple[_Process, int]] = queue.Queue()
         self._lifeline = Lifeline()
         self._environment = self._lifeline.environment(os.environ if environment is None else environment)
-        self._folder = Path(tempfile.mkdtemp(prefix="monolith-job-"))
+        self._scratch = ScratchFolder("monolith-job-")
+        self._folder = self._scratch.path
         self._patience: Deadline | None = None
         self._starting = threading.Lock()
         self._is_stopping = False
@@ -223,7 +223,7 @@ class LocalJob:
             for process in self._processes:
                 self.signal(process.name, signal.SIGKILL)
             self._lifeline.close()
-            shutil.rmtree(self._folder, ignore_errors=True)
+            self._scratch.close()
 
     def _stop(self, processes: Sequence[_Process]) -> None:
         for process in processes:
