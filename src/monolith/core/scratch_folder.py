@@ -39,7 +39,7 @@ class ScratchFolder:
     def __init__(self, prefix: str) -> None:
         _remove_dead(prefix)
         parent = Path(tempfile.mkdtemp(prefix=prefix))
-        self._finalizer = weakref.finalize(self, _remove, parent, _lock(parent))
+        self._finalizer = weakref.finalize(self, _close, parent, _lock(parent), os.getpid())
         self.path = parent / "files"  # a writer of files may lock it
         self.path.mkdir()
 
@@ -69,6 +69,11 @@ def _lock(folder: Path) -> int:
         os.close(handle)
         raise
     return handle
+
+
+def _close(folder: Path, lock: int, owner: int) -> None:
+    if os.getpid() == owner:  # not a forked child that exits
+        _remove(folder, lock)
 
 
 def _remove(folder: Path, lock: int) -> None:

@@ -94,7 +94,16 @@ def test_young_folders_and_other_names_and_links_stay(tmp_path: Path) -> None:
         assert all(path.exists() for path in (young, other, target, link, file))
 
 
+def _printed(end: str) -> list[str]:
+    code = _OWNER.replace("time.sleep(600)", end)
+    return subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60).splitlines()
+
+
 def test_a_folder_that_is_not_closed_is_removed_at_exit() -> None:
-    code = _OWNER.replace("time.sleep(600)", "")
-    printed = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
-    assert not Path(printed.stdout.strip()).parent.exists()
+    (folder,) = _printed("")
+    assert not Path(folder).parent.exists()
+
+
+def test_a_forked_child_leaves_the_folder_of_its_parent_at_exit() -> None:
+    end = "import os; child = os.fork(); child or sys.exit(); os.waitpid(child, 0); print(folder.path.exists())"
+    assert _printed(end)[1] == "True"
