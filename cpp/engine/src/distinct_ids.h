@@ -94,6 +94,7 @@ void number_and_find(const Index& index, std::span<const std::int64_t> ids, Dist
       while (table[at] != 0 && distinct.ids[table[at] - 1] != id) at = (at + 1) & mask;
       if (table[at] == 0) {
         index.fetch(id);
+        // The next chunk writes these lines, among random reads that keep the processor from fetching them by itself.
         prefetch_for_write(distinct.ids + count + kSearchChunk);
         prefetch_for_write(distinct.handles + count + kSearchChunk);
         table[at] = static_cast<Number>(count + 1);

@@ -46,7 +46,8 @@ class Partition {
     std::span<const std::int64_t> ids;
     std::span<const std::uint32_t> targets;
   };
-  // Collects the occurrences of a part, which the calls below then show. Each part once; several at the same time.
+  // Collects the occurrences of a part; before, the calls below do not show them. To be called once for each part.
+  // Different parts may be collected at the same time.
   Group gather(std::size_t part) const noexcept;
   [[nodiscard]] Group group(std::size_t part) const noexcept {
     const std::size_t count = begin_[part + 1] - begin_[part];

@@ -274,7 +274,7 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
   }
   pool.run(searches.size() + jobs.size(), [&](std::size_t i) {
     if (i >= searches.size()) {
-      const LookupJob& job = *jobs[i - searches.size()];
+      const LookupJob& job = *jobs[i - searches.size()];  // a thread without a part copies its offsets
       std::ranges::copy(job.bags.offsets, job.plan->content_->offsets.begin());
       return;
     }
