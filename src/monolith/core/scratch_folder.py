@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -16,6 +17,7 @@ __all__ = ["ScratchFolder"]
 
 logger = logging.getLogger(__name__)
 
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _YOUNG_S = 60.0
 """Age below which a folder may belong to a process that is about to lock it."""
 
@@ -39,7 +41,10 @@ class ScratchFolder:
     def __init__(self, prefix: str) -> None:
         _remove_dead(prefix)
         parent = Path(tempfile.mkdtemp(prefix=prefix))
-        self._finalizer = weakref.finalize(self, _close, parent, _lock(parent), os.getpid())
+        handle = os.open(parent, _FOLDER)
+        self._finalizer = weakref.finalize(self, _close, parent, handle, os.getpid())
+        with suppress(OSError):  # where no process can lock it, none removes it either
+            _lock(handle)
         self.path = parent / "files"  # a writer of files may lock it
         self.path.mkdir()
 
@@ -56,29 +61,15 @@ class ScratchFolder:
         self.close()
 
 
-def _lock(folder: Path) -> int:
-    """Lock a folder until the returned descriptor is closed.
-
-    Raises:
-        BlockingIOError: Another process holds the lock.
-    """
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle
+def _lock(handle: int) -> None:
+    """Lock a folder until its descriptor is closed; raise OSError if another process holds the lock."""
+    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _close(folder: Path, lock: int, owner: int) -> None:
+def _close(folder: Path, handle: int, owner: int) -> None:
     if os.getpid() == owner:  # not a forked child that exits
-        _remove(folder, lock)
-
-
-def _remove(folder: Path, lock: int) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
-    os.close(lock)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(handle)
 
 
 def _remove_dead(prefix: str) -> None:
@@ -86,9 +77,16 @@ def _remove_dead(prefix: str) -> None:
         try:
             stat = path.stat(follow_symlinks=False)
             if stat.st_uid == os.getuid() and time.time() - stat.st_mtime > _YOUNG_S:
-                _remove(path, _lock(path))
-                logger.info("folder of a killed process removed path=%s", path)
-        except BlockingIOError:
-            pass  # its process lives
-        except OSError as error:  # removed meanwhile, or not a folder
+                _remove_unlocked(path)
+        except OSError as error:  # its process lives, it was removed meanwhile, or it is not a folder
             logger.debug("folder not removed path=%s error=%s", path, error)
+
+
+def _remove_unlocked(folder: Path) -> None:
+    handle = os.open(folder, _FOLDER)
+    try:
+        _lock(handle)
+        shutil.rmtree(folder)
+        logger.info("folder of a killed process removed path=%s", folder)
+    finally:
+        os.close(handle)

@@ -1,5 +1,6 @@
 """Folders of killed processes are removed, those of living ones stay."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -79,6 +80,20 @@ def test_the_folder_of_a_living_process_stays() -> None:
         _make_old(folder.parent)
         with ScratchFolder("scratch-"):
             assert (folder / "rows").exists()
+
+
+def test_no_folder_is_removed_where_locks_do_not_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    other = tmp_path / "scratch-other"
+    other.mkdir()
+    _make_old(other)
+    with ScratchFolder("scratch-") as folder:
+        assert folder.exists()
+        assert other.exists()
+    assert not folder.exists()
 
 
 def test_young_folders_and_other_names_and_links_stay(tmp_path: Path) -> None:
