@@ -7,7 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -54,10 +56,27 @@ struct GradientJob {
   engine::GradientJob job;
 };
 
-engine::Bags make_bags(const Ids& ids, const std::optional<Offsets>& offsets, engine::Pooling pooling,
-                       std::uint32_t first_n) {
+// Bag boundaries go from 0 to the number of ids and never fall.
+void check_offsets(const engine::Table& table, std::span<const std::int64_t> offsets, std::size_t ids) {
+  const std::string start = "table '" + table.config().name + "': offsets ";
+  if (offsets.empty()) throw engine::ConfigError(start + "are empty; give bags + 1 integers");
+  if (offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != ids) {
+    throw engine::ConfigError(start + "go from " + std::to_string(offsets.front()) + " to " +
+                              std::to_string(offsets.back()) + "; they must go from 0 to the " + std::to_string(ids) +
+                              " ids");
+  }
+  const auto fall = std::ranges::adjacent_find(offsets, std::ranges::greater{});
+  if (fall == offsets.end()) return;
+  throw engine::ConfigError(start + "fall from " + std::to_string(fall[0]) + " to " + std::to_string(fall[1]) +
+                            " at position " + std::to_string(fall - offsets.begin() + 1));
+}
+
+engine::Bags make_bags(const engine::Table& table, const Ids& ids, const std::optional<Offsets>& offsets,
+                       engine::Pooling pooling, std::uint32_t first_n) {
   engine::Bags bags{.ids = as_span(ids), .offsets = {}, .pooling = pooling, .first_n = first_n};
-  if (offsets) bags.offsets = as_span(*offsets);
+  if (!offsets) return bags;
+  bags.offsets = as_span(*offsets);
+  check_offsets(table, bags.offsets, bags.ids.size());
   return bags;
 }
 
@@ -129,10 +148,11 @@ void bind_jobs(nb::module_& m) {
           "__init__",
           [](LookupJob* self, std::shared_ptr<engine::Table> table, Ids ids, std::optional<Offsets> offsets,
              engine::Pooling pooling, std::uint32_t first_n, Matrix<float> out, std::shared_ptr<engine::RowPlan> plan) {
+            const engine::Bags bags = make_bags(*table, ids, offsets, pooling, first_n);
             new (self)
                 LookupJob{std::move(table), std::move(ids), std::move(offsets), std::move(out), std::move(plan), {}};
             self->job = {.table = self->table.get(),
-                         .bags = make_bags(self->ids, self->offsets, pooling, first_n),
+                         .bags = bags,
                          .out = self->out.data(),
                          .found = nullptr,
                          .plan = self->plan.get()};
@@ -147,6 +167,7 @@ void bind_jobs(nb::module_& m) {
              Vector<const float> learning_rates, std::optional<Vector<const std::uint32_t>> counts,
              std::optional<Matrix<const float>> latest, std::uint32_t time_s, std::int64_t step, bool dedup,
              std::shared_ptr<engine::RowPlan> plan) {
+            const engine::Bags bags = make_bags(*table, ids, offsets, pooling, first_n);
             new (self) GradientJob{std::move(table),
                                    std::move(ids),
                                    std::move(offsets),
@@ -157,7 +178,7 @@ void bind_jobs(nb::module_& m) {
                                    std::move(plan),
                                    {}};
             self->job = {.table = self->table.get(),
-                         .bags = make_bags(self->ids, self->offsets, pooling, first_n),
+                         .bags = bags,
                          .grads = self->grads.data(),
                          .counts = {},
                          .latest = self->latest ? self->latest->data() : nullptr,

@@ -18,12 +18,16 @@ from monolith.embedding.specs import TableSpec
 Mode: TypeAlias = Literal["sum", "mean"] | tuple[Literal["first"], int]
 """How a bag becomes rows: one sum, one mean, or its first n rows."""
 
+_INT64 = np.dtype(np.int64)
+
 MAX_TIME_S = 2**32 - 1
 """Rows keep their time in 32 bits: the year 2106."""
 
 
 def as_array(values: Any) -> NDArray[Any]:
     """Return a NumPy view of an array-like; a torch tensor that needs a gradient is detached first."""
+    if type(values) is np.ndarray:
+        return values
     if hasattr(values, "detach"):
         values = values.detach()
     return np.asarray(values)
@@ -32,14 +36,15 @@ def as_array(values: Any) -> NDArray[Any]:
 def as_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     """Return flat int64 ids. uint64 is taken bit for bit, other integers are widened, the rest is refused."""
     array = as_array(ids)
-    if array.size == 0 and not hasattr(ids, "dtype"):
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise ConfigError(f"table {table!r}: ids have dtype {array.dtype}; give integers, best int64")
+    if array.dtype is not _INT64:
+        if array.size == 0 and not hasattr(ids, "dtype"):
+            array = array.astype(np.int64)
+        if array.dtype.kind not in "iu":
+            raise ConfigError(f"table {table!r}: ids have dtype {array.dtype}; give integers, best int64")
+        if array.dtype == np.uint64:
+            array = array.view(np.int64)
     if array.ndim != 1:
         raise ConfigError(f"table {table!r}: ids have shape {array.shape}; give a flat array, for example ids.ravel()")
-    if array.dtype == np.uint64:
-        array = array.view(np.int64)
     return np.ascontiguousarray(array, np.int64)
 
 
@@ -58,23 +63,14 @@ def as_rows(table: str, what: str, rows: ArrayLike, count: int, dim: int) -> NDA
     return np.ascontiguousarray(array, np.float32)
 
 
-def as_offsets(table: str, offsets: ArrayLike, id_count: int) -> NDArray[np.int64]:
-    """Return the bag boundaries: from 0 to the number of ids, never falling."""
+def as_offsets(table: str, offsets: ArrayLike) -> NDArray[np.int64]:
+    """Return int64 bag boundaries. The engine checks that they go from 0 to the number of ids and never fall."""
     array = as_array(offsets)
     if array.dtype.kind not in "iu" or array.ndim != 1 or array.size == 0:
         raise ConfigError(
             f"table {table!r}: offsets have dtype {array.dtype} and shape {array.shape}; give bags + 1 integers"
         )
-    array = np.ascontiguousarray(array, np.int64)
-    if array[0] != 0 or array[-1] != id_count:
-        raise ConfigError(
-            f"table {table!r}: offsets go from {array[0]} to {array[-1]}; they must go from 0 to the {id_count} ids"
-        )
-    falling = np.flatnonzero(array[1:] < array[:-1])
-    if falling.size:
-        at = int(falling[0])
-        raise ConfigError(f"table {table!r}: offsets fall from {array[at]} to {array[at + 1]} at position {at + 1}")
-    return array
+    return np.ascontiguousarray(array, np.int64)
 
 
 def as_mode(mode: object) -> tuple[_native.Pooling, int]:
@@ -118,6 +114,8 @@ def as_rates(spec: TableSpec, learning_rates: ArrayLike | None, step: int) -> ND
 
 def check_whole(what: str, value: object, least: int, most: int) -> int:
     """Return a whole number in a range; booleans are not numbers here."""
+    if type(value) is int and least <= value <= most:
+        return value
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or not least <= value <= most:
         raise ConfigError(f"{what} is {value!r}; give a whole number from {least} to {most}")
     return int(value)

@@ -419,7 +419,7 @@ class Table:
             rows = np.empty((len(keys), self.dim), np.float32)
             return _native.LookupJob(self._native, keys, None, _native.Pooling.none, 0, rows, plan), rows
         pooling, first_n = as_mode(mode)
-        bounds = as_offsets(self.spec.name, offsets, len(keys))
+        bounds = as_offsets(self.spec.name, offsets)
         rows = np.empty(((len(bounds) - 1) * max(1, first_n), self.dim), np.float32)
         job = _native.LookupJob(self._native, keys, bounds, pooling, first_n, rows, plan)
         return job, rows.reshape(-1, first_n, self.dim) if first_n else rows
@@ -460,7 +460,7 @@ class Table:
     ) -> _native.GradientJob:
         keys = as_ids(self.spec.name, ids)
         pooling, first_n = as_mode(mode)
-        bounds = as_offsets(self.spec.name, offsets, len(keys))
+        bounds = as_offsets(self.spec.name, offsets)
         rows = self._pooled_gradients(grads, len(bounds) - 1, first_n)
         rates = as_rates(self.spec, learning_rates, step)
         return _native.GradientJob(

@@ -178,15 +178,15 @@ def test_a_step_must_not_be_negative(table: Table) -> None:
 
 @pytest.mark.parametrize(
     "offsets",
-    [[], [1, 2], [0, 1], [0, 3], [0, 2, 1, 2], [0.0, 2.0], [[0, 2]]],
-    ids=["empty", "not from 0", "too short", "too long", "falling", "floats", "nested"],
+    [[], [1, 2], [0, 1], [0, 3], [0, 2, 1, 2], [0, -1, 2], [0, 2**63 - 1, -2, 2], [0.0, 2.0], [[0, 2]]],
+    ids=["empty", "not from 0", "too short", "too long", "falling", "negative", "around", "floats", "nested"],
 )
 def test_offsets_must_rise_from_zero_to_the_number_of_ids(table: Table, offsets: Any) -> None:
     ids = np.array([1, 2])
     with pytest.raises(MonolithError, match="offsets"):
         table.lookup_pooled(ids, np.array(offsets))
     with pytest.raises(MonolithError, match="offsets"):
-        table.apply_pooled_gradients(ids, np.array(offsets), ROW)
+        table.apply_pooled_gradients(ids, np.array(offsets), np.repeat(ROW, max(1, len(offsets) - 1), axis=0))
 
 
 @pytest.mark.parametrize("mode", ["max", ("first", 0), ("first", -1), ("last", 2), ("first", 1.5), None], ids=str)
