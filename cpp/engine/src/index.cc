@@ -22,16 +22,16 @@ Index::Entry Index::entry_of(std::int64_t id) const noexcept {
   const Place place = view_.place(id);
   const std::uint8_t reach = place.bucket->reach;
   auto b = static_cast<std::uint32_t>(place.bucket - view_.buckets);
-  std::uint64_t rest = place.rest & ~kByte;
+  std::uint64_t word = place.word;
   for (std::uint32_t distance = 0; distance <= (reach & kMostDistance); ++distance, b = after(b)) {
     const Bucket& bucket = view_.buckets[b];
-    for (Matches equal(bucket, place.rest); equal.any(); equal.drop_first()) {
-      const std::uint64_t row = (bucket.words[equal.first()] ^ rest) - 1;
+    for (Matches equal(bucket, place.byte); equal.any(); equal.drop_first()) {
+      const std::uint64_t row = (bucket.words[equal.first()] ^ word) - 1;
       if (row < view_.row_mask) {
         return {.row = static_cast<std::uint32_t>(row), .bucket = b, .position = equal.first()};
       }
     }
-    rest += std::uint64_t{view_.row_mask} + 1;
+    word += std::uint64_t{view_.row_mask} + 1;
   }
   if ((reach & kSpilled) == 0) return {};
   const Slot slot = spill_.find(id);
@@ -62,7 +62,8 @@ void Index::rebuild(std::uint32_t bucket_count) {
   fresh.block_ = Block(std::size_t{bucket_count} * sizeof(Bucket));
   fresh.view_ = {.buckets = reinterpret_cast<const Bucket*>(fresh.block_.data()),
                  .bucket_count = bucket_count,
-                 .row_mask = static_cast<std::uint32_t>((std::uint64_t{std::bit_floor(bucket_count)} << 4) - 1)};
+                 .row_mask = static_cast<std::uint32_t>((std::uint64_t{std::bit_floor(bucket_count)} << 4) - 1),
+                 .rest_mask = ~((std::uint64_t{std::bit_floor(bucket_count)} << 8) - 1)};
   fresh.row_bits_ = static_cast<std::uint32_t>(std::bit_width(bucket_count)) + 3;
   for_each_key([&](const IdHash& key, std::uint32_t row) { fresh.insert(key, row); });
   spill_.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { fresh.insert(id, row); });
@@ -82,14 +83,14 @@ void Index::insert(const IdHash& hash, std::uint32_t row) {
     Bucket& bucket = buckets()[b];
     std::uint32_t position = 0;
     while (bucket.words[position] != 0) ++position;
-    bucket.words[position] = ((place.rest & ~kByte) | std::uint64_t{distance} << row_bits_ | row) + 1;
-    bucket.bytes[position] = static_cast<std::uint8_t>(place.rest);
+    bucket.words[position] = (place.word | std::uint64_t{distance} << row_bits_ | row) + 1;
+    bucket.bytes[position] = place.byte;
     std::uint8_t& reach = buckets()[home].reach;
     if ((reach & kMostDistance) < distance) reach = static_cast<std::uint8_t>((reach & kSpilled) | distance);
     displaced_ += distance != 0 ? 1 : 0;
   } else {
     spill_.reserve(1);
-    spill_.insert(id_of(hash.high, hash.low), row, 0);
+    spill_.insert(id_of(hash.key), row, 0);
     buckets()[home].reach |= kSpilled;
   }
   row_end_ = std::max(row_end_, row + 1);

@@ -49,8 +49,8 @@ class Table::LockedParts {
       const Part& part = *table_.parts_[number];
       part.mutex.lock_shared();
       const std::span<std::byte* const> slabs = part.rows.slabs();
-      places_[number] = {
-          .buckets = part.index.view(), .slabs = slabs.empty() ? &kNoSlab : slabs.data(), .index = &part.index};
+      places_[number] = {.buckets = part.index.view(), .slabs = slabs.empty() ? &kNoSlab : slabs.data()};
+      indexes_[number] = &part.index;
     }
   }
   ~LockedParts() {
@@ -61,8 +61,12 @@ class Table::LockedParts {
 
   // Where the row of each id is, or null.
   void find_rows(std::span<const std::int64_t> ids, const std::byte** rows) const {
-    kernels().find_rows(
-        {.ids = ids.data(), .count = ids.size(), .places = places_.data(), .shape = shape_, .rows = rows});
+    kernels().find_rows({.ids = ids.data(),
+                         .count = ids.size(),
+                         .places = places_.data(),
+                         .indexes = indexes_.data(),
+                         .shape = shape_,
+                         .rows = rows});
   }
 
  private:
@@ -71,6 +75,7 @@ class Table::LockedParts {
   const Table& table_;
   RowStore::Shape shape_;
   std::array<PartPlace, kParts> places_;
+  std::array<const Index*, kParts> indexes_;
 };
 
 template <class Width>

@@ -149,7 +149,7 @@ TEST(IdHash, TellsTheId) {
   for (int i = 0; i < 100'000; ++i) ids.push_back(static_cast<std::int64_t>(random()));
   for (const std::int64_t id : ids) {
     const IdHash hash = hash_id(id);
-    ASSERT_EQ(id_of(hash.high, hash.low), id);
+    ASSERT_EQ(id_of(hash.key), id);
     ASSERT_EQ(hash.mixed, mix(static_cast<std::uint64_t>(id)));
   }
 }
@@ -250,7 +250,7 @@ TEST(Index, EqualLowBytesAreToldApart) {
   std::vector<std::int64_t> ids;
   for (std::int64_t id = 0; ids.size() < 12; ++id) {
     const Index::Place place = index.view().place(id);
-    if (place.bucket == first.bucket && (place.rest & 0xFFU) == (first.rest & 0xFFU)) ids.push_back(id);
+    if (place.bucket == first.bucket && place.byte == first.byte) ids.push_back(id);
   }
   for (std::uint32_t row = 0; row < 6; ++row) index.insert(ids[row], row);
   for (std::uint32_t row = 0; row < ids.size(); ++row) EXPECT_EQ(row_of(index, ids[row]), row < 6 ? row : kNoRow);

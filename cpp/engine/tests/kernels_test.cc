@@ -107,10 +107,13 @@ class Indexes {
   void erase(std::int64_t id) { of(id).erase(id); }
   [[nodiscard]] std::vector<PartPlace> places() const {
     std::vector<PartPlace> places;
-    for (const Index& index : indexes_) {
-      places.push_back({.buckets = index.view(), .slabs = slabs_.data(), .index = &index});
-    }
+    for (const Index& index : indexes_) places.push_back({.buckets = index.view(), .slabs = slabs_.data()});
     return places;
+  }
+  [[nodiscard]] std::vector<const Index*> indexes() const {
+    std::vector<const Index*> indexes;
+    for (const Index& index : indexes_) indexes.push_back(&index);
+    return indexes;
   }
   [[nodiscard]] const std::byte* row_of(std::int64_t id) {
     const std::uint32_t row = of(id).find(id);
@@ -142,12 +145,14 @@ std::vector<std::pair<const char*, FindRows>> searches() {
 
 void expect_rows(Indexes& indexes, std::span<const std::int64_t> ids) {
   const std::vector<PartPlace> places = indexes.places();
+  const std::vector<const Index*> searched = indexes.indexes();
   const auto* const untouched = reinterpret_cast<const std::byte*>(&indexes);
   for (const auto& [name, find] : searches()) {
     std::vector<const std::byte*> rows(ids.size() + 1, untouched);
     find({.ids = ids.data(),
           .count = ids.size(),
           .places = places.data(),
+          .indexes = searched.data(),
           .shape = Indexes::kShape,
           .rows = rows.data()});
     for (std::size_t i = 0; i < ids.size(); ++i) {

@@ -17,26 +17,30 @@ inline std::uint64_t mix(std::uint64_t x) noexcept {
   return static_cast<std::uint64_t>(product) ^ static_cast<std::uint64_t>(product >> 64);
 }
 
-// mix(id) and a key of 64 bits, in memory only, from which id_of() makes the id again. The bits by which mix() chooses
-// a part, which are equal within it, are the last ones of the key's high half.
+// mix(id) and a key of 64 bits, in memory only, from which id_of() makes the id again.
 struct IdHash {
   std::uint64_t mixed;
-  std::uint32_t high;
-  std::uint32_t low;
+  std::uint64_t key;
+
+  [[nodiscard]] std::uint32_t upper() const noexcept { return static_cast<std::uint32_t>(key >> 32); }
+  // Chooses a bucket. The bits by which mix() chooses a part, which are equal within it, are rotated to the end.
+  [[nodiscard]] std::uint32_t spread() const noexcept {
+    return static_cast<std::uint32_t>(key) ^ std::rotl(upper(), 8);
+  }
 };
 [[gnu::always_inline]] inline IdHash hash_id(std::int64_t id) noexcept {
   const auto product = static_cast<Product>(static_cast<std::uint64_t>(id) ^ kMixed) * kFactor;
-  const auto lower = static_cast<std::uint64_t>(product);
-  const std::uint32_t high = std::rotl(static_cast<std::uint32_t>(lower >> 32), 8);
-  return {.mixed = lower ^ static_cast<std::uint64_t>(product >> 64),
-          .high = high,
-          .low = static_cast<std::uint32_t>(lower) ^ high};
+  const auto key = static_cast<std::uint64_t>(product);
+  return {.mixed = key ^ static_cast<std::uint64_t>(product >> 64), .key = key};
 }
-inline std::int64_t id_of(std::uint32_t high, std::uint32_t low) noexcept {
+// The key with this upper() and spread().
+inline std::uint64_t key_of(std::uint32_t upper, std::uint32_t spread) noexcept {
+  return std::uint64_t{upper} << 32 | (spread ^ std::rotl(upper, 8));
+}
+inline std::int64_t id_of(std::uint64_t key) noexcept {
   constexpr std::uint64_t kInverse = 0xf1de83e19937733dULL;
   static_assert(kFactor * kInverse == 1);
-  const std::uint64_t product = (std::uint64_t{std::rotr(high, 8)} << 32) | (low ^ high);
-  return static_cast<std::int64_t>((product * kInverse) ^ kMixed);
+  return static_cast<std::int64_t>((key * kInverse) ^ kMixed);
 }
 
 // Two rounds of finalisation: every input bit reaches every output bit. For random numbers.

@@ -44,84 +44,87 @@ class Index {
   static_assert(std::endian::native == std::endian::little);
   static constexpr std::uint8_t kMostDistance = 15;
   static constexpr std::uint8_t kSpilled = 16;
-  static constexpr std::uint64_t kByte = 0xFF;
 
   // Where an id would like to stand.
   struct Place {
     const Bucket* bucket;
-    std::uint64_t rest;  // as in a word, with the byte in the lowest bits
+    std::uint64_t word;  // without distance and row
+    std::uint8_t byte;
   };
 
-  // The positions of a bucket whose byte is that of `rest`.
+  // The positions of a bucket with a given byte.
   class Matches {
    public:
-    [[gnu::always_inline]] Matches(const Bucket& bucket, std::uint64_t rest) noexcept {
+    [[gnu::always_inline]] Matches(const Bucket& bucket, std::uint8_t byte) noexcept {
 #if defined(__SSE2__)
-      const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bucket.words + kWidth));
-      const __m128i equal = _mm_cmpeq_epi8(bytes, _mm_set1_epi8(static_cast<char>(rest)));
-      bits_ = static_cast<std::uint64_t>(_mm_movemask_epi8(equal)) & kPositions;
+      const __m128i last = _mm_load_si128(reinterpret_cast<const __m128i*>(bucket.words + kWidth - 1));
+      const __m128i equal = _mm_cmpeq_epi8(last, _mm_set1_epi8(static_cast<char>(byte)));
+      bits_ = static_cast<std::uint32_t>(_mm_movemask_epi8(equal)) & kPositions;
 #else
       std::uint64_t bytes;
       std::memcpy(&bytes, bucket.words + kWidth, sizeof bytes);
       // The high bit of each byte that is zero: adding to the low bits carries into it for all others.
       constexpr std::uint64_t kLow = 0x7F7F7F7F7F7F7F7FULL;
-      const std::uint64_t difference = bytes ^ (0x0101010101010101ULL * (rest & kByte));
+      const std::uint64_t difference = bytes ^ (0x0101010101010101ULL * byte);
       bits_ = ~(((difference & kLow) + kLow) | difference) & kPositions;
 #endif
     }
     [[nodiscard, gnu::always_inline]] bool any() const noexcept { return bits_ != 0; }
-    // The first one, or the last position of all.
+    // The first one; there must be one.
     [[nodiscard, gnu::always_inline]] std::uint32_t first() const noexcept {
-      return static_cast<std::uint32_t>(std::countr_zero(bits_ | kLastPosition)) / kBitsEach;
+      return static_cast<std::uint32_t>(std::countr_zero(bits_)) / kBitsEach - kBefore;
     }
     void drop_first() noexcept { bits_ &= bits_ - 1; }
 
    private:
 #if defined(__SSE2__)
+    using Bits = std::uint32_t;
     static constexpr std::uint32_t kBitsEach = 1;
-    static constexpr std::uint64_t kPositions = 0x7F;
-    static constexpr std::uint64_t kLastPosition = 0x40;
+    static constexpr std::uint32_t kBefore = 8;  // bytes of the last word, which are compared too
+    static constexpr Bits kPositions = 0x7F00;
 #else
+    using Bits = std::uint64_t;
     static constexpr std::uint32_t kBitsEach = 8;
-    static constexpr std::uint64_t kPositions = 0x0080808080808080ULL;
-    static constexpr std::uint64_t kLastPosition = 0x0080000000000000ULL;
+    static constexpr std::uint32_t kBefore = 0;
+    static constexpr Bits kPositions = 0x0080808080808080ULL;
 #endif
-    std::uint64_t bits_;
+    Bits bits_;
   };
 
   // The buckets. Valid until the index grows, shrinks or is cleared.
   struct View {
     const Bucket* buckets;  // at least one
     std::uint32_t bucket_count;
-    std::uint32_t row_mask;  // 4 bits more than bucket_count has behind its first one
+    std::uint32_t row_mask;   // 4 bits more than bucket_count has behind its first one
+    std::uint64_t rest_mask;  // the bits of a word that hold the rest of the key
 
     [[nodiscard, gnu::always_inline]] Place place(std::int64_t id) const noexcept { return place(hash_id(id)); }
     [[nodiscard, gnu::always_inline]] Place place(const IdHash& hash) const noexcept {
-      const std::uint64_t product = std::uint64_t{hash.low} * bucket_count;
-      // Keys of one bucket that agree in their high half have products that differ by bucket_count or more.
-      const std::uint64_t rest = std::uint64_t{hash.high} << 32 | static_cast<std::uint32_t>(product);
-      return {.bucket = buckets + (product >> 32), .rest = ((rest << 8) & ~low_bits()) | rest >> 56};
+      const std::uint64_t product = std::uint64_t{hash.spread()} * bucket_count;
+      // Keys of one bucket that agree in their upper half have products that differ by bucket_count or more.
+      const std::uint64_t rest = std::uint64_t{hash.upper()} << 32 | static_cast<std::uint32_t>(product);
+      return {.bucket = buckets + (product >> 32),
+              .word = (rest << 8) & rest_mask,
+              .byte = static_cast<std::uint8_t>(hash.upper() >> 24)};
     }
 
-    // The row of the id in its bucket, or kNoRow; and whether find_displaced() may know more. Without a branch: which
-    // position holds the id is a toss that no branch predictor wins.
+    // The row of the id in its bucket, or kNoRow; and whether find_displaced() may know more. Without a branch on the
+    // position: which one holds the id is a toss that no branch predictor wins.
     [[nodiscard, gnu::always_inline]] std::uint32_t row_at(const Place& place, bool& continues) const noexcept {
-      return row_in(*place.bucket, place.rest, 0, continues);
+      return row_in(*place.bucket, place, 0, continues);
     }
     // The same in another bucket, for an id that is that far from home.
-    [[nodiscard, gnu::always_inline]] std::uint32_t row_in(const Bucket& bucket, std::uint64_t rest,
+    [[nodiscard, gnu::always_inline]] std::uint32_t row_in(const Bucket& bucket, const Place& place,
                                                            std::uint64_t distance, bool& continues) const noexcept {
-      const Matches equal(bucket, rest);
-      const std::uint64_t word = (rest & ~kByte) + distance * (std::uint64_t{row_mask} + 1);
+      const Matches equal(bucket, place.byte);
+      if (!equal.any()) [[unlikely]] {
+        continues = bucket.reach != 0;
+        return kNoRow;
+      }
+      const std::uint64_t word = place.word + distance * (std::uint64_t{row_mask} + 1);
       const std::uint64_t row = (bucket.words[equal.first()] ^ word) - 1;
-      const bool is_here = equal.any() && row < row_mask;
-      continues = !is_here && (equal.any() || bucket.reach != 0);
-      return is_here ? static_cast<std::uint32_t>(row) : kNoRow;
-    }
-
-    // The bits of a word below the rest of the key.
-    [[nodiscard, gnu::always_inline]] std::uint64_t low_bits() const noexcept {
-      return (std::uint64_t{row_mask} << 4) | 15U;
+      continues = row >= row_mask;
+      return continues ? kNoRow : static_cast<std::uint32_t>(row);
     }
   };
   [[nodiscard]] const View& view() const noexcept { return view_; }
@@ -153,7 +156,7 @@ class Index {
     const bool is_last = place.bucket + 1 >= view_.buckets + view_.bucket_count;  // also of an index without ids
     const Bucket& next = *(is_last ? view_.buckets : place.bucket + 1);
     bool continues = false;
-    const std::uint32_t row = view_.row_in(next, place.rest, 1, continues);
+    const std::uint32_t row = view_.row_in(next, place, 1, continues);
     return row != kNoRow ? row : find(id);
   }
 
@@ -181,7 +184,7 @@ class Index {
   // Calls visit(id, row) for every entry, in storage order.
   template <class Visit>
   void for_each(Visit&& visit) const {
-    for_each_key([&](const IdHash& key, std::uint32_t row) { visit(id_of(key.high, key.low), row); });
+    for_each_key([&](const IdHash& key, std::uint32_t row) { visit(id_of(key.key), row); });
     spill_.for_each([&](std::int64_t id, std::uint32_t row, std::uint32_t) { visit(id, row); });
   }
 
@@ -211,7 +214,7 @@ class Index {
   void insert(const IdHash& hash, std::uint32_t row);
 
   Block block_;
-  View view_{.buckets = &kNoBucket, .bucket_count = 0, .row_mask = 15};
+  View view_{.buckets = &kNoBucket, .bucket_count = 0, .row_mask = 15, .rest_mask = ~std::uint64_t{0xFF}};
   std::uint32_t row_bits_ = 4;
   std::size_t size_ = 0;
   std::size_t displaced_ = 0;
@@ -229,16 +232,15 @@ void Index::for_each_key(Visit&& visit) const {
     const Bucket& bucket = view_.buckets[b];
     for (std::size_t i = 0; i < kWidth && bucket.words[i] != 0; ++i) {
       const std::uint64_t word = bucket.words[i];
-      const std::uint64_t rest = (word & ~view_.low_bits()) >> 8 | std::uint64_t{bucket.bytes[i]} << 56;
+      const std::uint64_t rest = word & view_.rest_mask;
+      const auto upper = static_cast<std::uint32_t>(rest >> 40 | std::uint32_t{bucket.bytes[i]} << 24);
       const std::uint64_t distance = distance_of(word);
       const std::uint64_t home = b >= distance ? b - distance : b + count - distance;
-      // The low half of the key is the number whose product with bucket_count begins with these bits: the first
-      // multiple from here.
-      const std::uint64_t least = home << 32 | static_cast<std::uint32_t>(rest);
-      auto low = static_cast<std::uint64_t>((static_cast<Product>(least) * reciprocal) >> 64);
-      while (low * count < least) ++low;  // at most three times: the reciprocal is rounded down
-      const IdHash key{
-          .mixed = 0, .high = static_cast<std::uint32_t>(rest >> 32), .low = static_cast<std::uint32_t>(low)};
+      // The number whose product with bucket_count begins with these bits: the first multiple from here.
+      const std::uint64_t least = home << 32 | static_cast<std::uint32_t>(rest >> 8);
+      auto spread = static_cast<std::uint64_t>((static_cast<Product>(least) * reciprocal) >> 64);
+      while (spread * count < least) ++spread;  // at most three times: the reciprocal is rounded down
+      const IdHash key{.mixed = 0, .key = key_of(upper, static_cast<std::uint32_t>(spread))};
       visit(key, static_cast<std::uint32_t>(word & view_.row_mask) - 1);
     }
   }

@@ -27,14 +27,14 @@ namespace engine {
 struct PartPlace {
   Index::View buckets;
   std::byte* const* slabs;  // of an empty part: one null pointer
-  const Index* index;       // for ids that are not in their bucket
 };
 
 // Ids whose rows are searched.
 struct RowSearch {
   const std::int64_t* ids;
   std::size_t count;
-  const PartPlace* places;  // by part
+  const PartPlace* places;      // by part
+  const Index* const* indexes;  // by part, for ids that are not in their bucket
   RowStore::Shape shape;
   const std::byte** rows;  // by id: where its row is, or null
 };

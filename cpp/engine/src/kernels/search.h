@@ -49,7 +49,7 @@ void find_displaced(const RowSearch& work, std::span<const std::uint32_t> number
     if (k + kNextAhead < numbers.size()) fetch(k + kNextAhead);
     const std::size_t i = numbers[k];
     const Located at = locate(work, i);
-    const std::uint32_t row = at.part->index->find_displaced(at.place, work.ids[i]);
+    const std::uint32_t row = work.indexes[at.part - work.places]->find_displaced(at.place, work.ids[i]);
     work.rows[i] = row == Index::kNoRow ? nullptr : work.shape.at(at.part->slabs, row);
   }
 }
@@ -57,36 +57,37 @@ void find_displaced(const RowSearch& work, std::span<const std::uint32_t> number
 // Fetches buckets some ids ahead of the search.
 [[gnu::flatten]] void find_rows_in_turns(const RowSearch& search) noexcept {
   constexpr std::size_t kIdsAhead = 32;
-  constexpr std::size_t kRing = 2 * kIdsAhead;
   constexpr std::size_t kBlock = 2048;
   std::array<std::uint32_t, kBlock> displaced;
-  // By number of the id modulo kRing.
-  std::array<const PartPlace*, kRing> parts;
-  std::array<const Index::Bucket*, kRing> buckets;
-  std::array<std::uint64_t, kRing> rests;
+  // By number of the id modulo kIdsAhead.
+  std::array<const PartPlace*, kIdsAhead> parts;
+  std::array<const Index::Bucket*, kIdsAhead> buckets;
+  std::array<std::uint64_t, kIdsAhead> words;
+  std::array<std::uint8_t, kIdsAhead> bytes;
   RowSearch work = search;
   for (std::size_t left = search.count; left > 0; left -= work.count) {
     work.count = std::min(kBlock, left);
     std::size_t count = 0;
-    const auto fetch = [&](std::size_t i) __attribute__((always_inline)) {
+    const auto fetch = [&](std::size_t i, std::size_t slot) __attribute__((always_inline)) {
       const Located at = locate(work, i);
       prefetch(at.place.bucket);
-      parts[i % kRing] = at.part;
-      buckets[i % kRing] = at.place.bucket;
-      rests[i % kRing] = at.place.rest;
+      parts[slot] = at.part;
+      buckets[slot] = at.place.bucket;
+      words[slot] = at.place.word;
+      bytes[slot] = at.place.byte;
     };
-    const auto search_one = [&](std::size_t i) __attribute__((always_inline)) {
-      displaced[count] = static_cast<std::uint32_t>(i);
-      const Index::Place place{.bucket = buckets[i % kRing], .rest = rests[i % kRing]};
-      count += look(work, {.part = parts[i % kRing], .place = place}, i) ? 1 : 0;
+    const auto search_one = [&](std::size_t i, std::size_t slot) __attribute__((always_inline)) {
+      const Index::Place place{.bucket = buckets[slot], .word = words[slot], .byte = bytes[slot]};
+      if (look(work, {.part = parts[slot], .place = place}, i)) displaced[count++] = static_cast<std::uint32_t>(i);
     };
-    for (std::size_t i = 0; i < std::min(work.count, kIdsAhead); ++i) fetch(i);
+    for (std::size_t i = 0; i < std::min(work.count, kIdsAhead); ++i) fetch(i, i);
     std::size_t i = 0;
     for (; i + kIdsAhead < work.count; ++i) {
-      fetch(i + kIdsAhead);
-      search_one(i);
+      const std::size_t slot = i % kIdsAhead;
+      search_one(i, slot);
+      fetch(i + kIdsAhead, slot);
     }
-    for (; i < work.count; ++i) search_one(i);
+    for (; i < work.count; ++i) search_one(i, i % kIdsAhead);
     find_displaced(work, std::span(displaced).first(count));
     work.ids += work.count;
     work.rows += work.count;
