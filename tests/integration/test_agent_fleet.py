@@ -19,6 +19,7 @@ from agent_fleet import AgentProcess, Fleet, Load, Trainer, is_running, is_same,
 from monolith.agent.address_client import AddressClient
 from monolith.agent.controller import Controller
 from monolith.agent.session import make_session
+from monolith.core.clock import SystemClock
 from monolith.core.errors import MonolithError
 from monolith.discovery.zookeeper_client import ZooKeeperClient
 from monolith.testing.processes.zookeeper_server import ZooKeeperServer, why_no_zookeeper
@@ -124,6 +125,7 @@ def play(
     replicas: dict[tuple[int, str], AgentProcess],
     first: np.ndarray,
 ) -> None:
+    clock = SystemClock()
     wait_until(lambda: bindings(session, model, "entry"), "the entry is bound")
     for shard in range(SHARDS):
         wait_until(lambda shard=shard: len(known(entry, f"{model}:ps_{shard}")) == 2, f"two replicas of shard {shard}")
@@ -163,6 +165,7 @@ def play(
         before = load.sent
         wait_until(lambda: load.sent > before + 200, "the fleet serves without ZooKeeper")
         zookeeper.start()
+        restarted_s = clock.monotonic_s()
         wait_until(lambda: len(bindings(session, model, "ps_0")) == 2, "the bindings survive")
 
         # A new version: replicas load it beside the old one, the entry switches, the old one is released.
@@ -173,7 +176,11 @@ def play(
         with ps:
             wait_until(lambda: held_versions(ps) == [2], "the old version is released")
 
-        # Unpublish one layout: its replicas leave, the others answer.
+        # Unpublish one layout: its replicas leave, the others answer. An agent that reconnected too late after the
+        # restart has lost its session by now, and is not one of two.
+        wait_until(lambda: clock.monotonic_s() > restarted_s + 2 * SESSION_S, "late sessions have ended")
+        for shard in range(SHARDS):
+            wait_until(lambda shard=shard: len(known(entry, f"{model}:ps_{shard}")) == 2, "two replicas", 6 * SESSION_S)
         controller.unpublish("b", f"{model}:ps_*")
         for shard in range(SHARDS):
             wait_until(lambda shard=shard: len(known(entry, f"{model}:ps_{shard}")) == 1, "one replica is left")
