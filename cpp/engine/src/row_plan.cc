@@ -18,8 +18,13 @@ namespace engine {
 namespace {
 
 // Ids whose values are located before they are read.
-constexpr std::size_t kBlockIds = 256;
+constexpr std::size_t kBlockIds = 1024;
+// Values between the fetch of one and its use. Most are in the cache of another thread.
+#if defined(__x86_64__)
+constexpr std::size_t kValuesAhead = 48;
+#else
 constexpr std::size_t kValuesAhead = 24;
+#endif
 // Distinct ids whose buckets are fetched together, and whose rows are read together.
 constexpr std::size_t kStride = 64;
 constexpr std::size_t kReadIds = 1024;
@@ -207,6 +212,8 @@ void Table::read_planned(const LookupJob& job, const PartitionPiece& piece, Widt
       values[i] = reinterpret_cast<const std::byte*>(bases[part] + number * width.value);
       if (job.found != nullptr) job.found[first + i] = content.parts[part].handles[number].row != kNoRow;
     }
+    for (std::size_t i = 0; i < std::min(kValuesAhead, count); ++i)
+      prefetch_row(values[i], width.value * sizeof(float));
     if (bags.pooling == Pooling::kNone) {
       for (std::size_t i = 0; i < count; ++i) {
         if (i + kValuesAhead < count) prefetch_row(values[i + kValuesAhead], width.value * sizeof(float));

@@ -43,7 +43,9 @@ TEST(Pages, SizesRoundUp) {
     const std::size_t size = Block::bytes_for(bytes);
     EXPECT_EQ(Block::bytes_for(size), size) << bytes;
     EXPECT_LE(bytes, size);
-    if (bytes >= 4096) EXPECT_LE(size, bytes + bytes / 8);
+    if (bytes >= 4096) {
+      EXPECT_LE(size, bytes + bytes / 8);
+    }
   }
 }
 
