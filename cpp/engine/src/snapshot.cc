@@ -29,8 +29,9 @@ constexpr std::size_t kMostSnapshotHeaderBytes = 1 << 20;
 constexpr std::size_t kMostWriters = 4;
 // Blocks that the disk reads ahead of each stream of a restore that goes through the page cache.
 constexpr std::size_t kBlocksAhead = 2;
-// Readers per thread of a restore: while one waits for the disk, another takes rows.
+// Readers of a restore: while some wait for the disk, others take rows.
 constexpr unsigned kReadersPerThread = 2;
+constexpr unsigned kLeastReaders = 8;
 
 // Everything that must agree for two tables' rows to mean the same.
 std::vector<std::byte> header_body(const RowSchema& schema, std::uint64_t generation, std::uint32_t part,
@@ -289,7 +290,7 @@ void read_blocks(const RowSchema& schema, std::uint64_t generation, std::span<co
     const PartReader* reader;
     PartReader::BlockPlace place;
   };
-  Pool pool(threads == 1 ? 1 : threads * kReadersPerThread);
+  Pool pool(threads == 1 ? 1 : std::max(threads * kReadersPerThread, kLeastReaders));
   std::vector<std::unique_ptr<PartReader>> readers(parts.size());
   pool.run(parts.size(), [&](std::size_t i) {
     readers[i] = std::make_unique<PartReader>(schema, generation, static_cast<std::uint32_t>(i),
