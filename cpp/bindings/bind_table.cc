@@ -12,6 +12,8 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string>
 #include <thread>
 
 #include "arrays.h"
@@ -58,17 +60,19 @@ struct GradientJob {
 
 // Bag boundaries go from 0 to the number of ids and never fall.
 void check_offsets(const engine::Table& table, std::span<const std::int64_t> offsets, std::size_t ids) {
-  const std::string start = "table '" + table.config().name + "': offsets ";
-  if (offsets.empty()) throw engine::ConfigError(start + "are empty; give bags + 1 integers");
+  const auto refuse = [&](const std::string& reason) {
+    throw engine::ConfigError("table '" + table.config().name + "': offsets " + reason);
+  };
+  if (offsets.empty()) refuse("are empty; give bags + 1 integers");
   if (offsets.front() != 0 || static_cast<std::size_t>(offsets.back()) != ids) {
-    throw engine::ConfigError(start + "go from " + std::to_string(offsets.front()) + " to " +
-                              std::to_string(offsets.back()) + "; they must go from 0 to the " + std::to_string(ids) +
-                              " ids");
+    refuse("go from " + std::to_string(offsets.front()) + " to " + std::to_string(offsets.back()) +
+           "; they must go from 0 to the " + std::to_string(ids) + " ids");
   }
   const auto fall = std::ranges::adjacent_find(offsets, std::ranges::greater{});
-  if (fall == offsets.end()) return;
-  throw engine::ConfigError(start + "fall from " + std::to_string(fall[0]) + " to " + std::to_string(fall[1]) +
-                            " at position " + std::to_string(fall - offsets.begin() + 1));
+  if (fall != offsets.end()) {
+    refuse("fall from " + std::to_string(fall[0]) + " to " + std::to_string(fall[1]) + " at position " +
+           std::to_string(fall - offsets.begin() + 1));
+  }
 }
 
 engine::Bags make_bags(const engine::Table& table, const Ids& ids, const std::optional<Offsets>& offsets,
