@@ -134,8 +134,8 @@ def clip_gradients(
     step: int = 0,
     *,
     sparse_squares: Sequence[float] | None = None,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Clip the gradients of a step by the rule of ``config``.
+) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """Clip the gradients of a step by the rule of ``config``; without a rule they are returned as they are.
 
     Args:
         dense: Gradients of the weights.
@@ -151,7 +151,7 @@ def clip_gradients(
     """
     bound = config.clip_norm
     if bound is None or config.clip_type is GradClipType.NoClip:
-        return list(dense), list(sparse)
+        return dense, sparse
     if config.clip_type is GradClipType.ClipByValue:
         return [clip_by_value(g, bound) for g in dense], [clip_by_value(g, bound) for g in sparse]
     if sparse_squares is None:
