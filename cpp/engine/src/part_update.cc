@@ -374,20 +374,40 @@ template <class Copy>
 void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy) {
   Index& index = part_.index;
   const bool is_tracking = table_.is_tracking_.load(std::memory_order_relaxed);
-  for (std::size_t i = 0; i < group.ids.size(); ++i) {
-    if (i + kAhead < group.ids.size()) index.fetch(group.ids[i + kAhead]);
-    const std::int64_t id = group.ids[i];
-    std::uint32_t row = index.find(id);
-    if (row == kNoRow) {
-      index.reserve(1);
-      row = take_row();
-      index.insert(id, row);
-    } else if (part_.has_preimages()) {
-      table_.preserve(part_, id, row, part_.rows.time(row));
+  // Rows are copied behind a loop that finds them: a search would wait for the stores of the copy before.
+  std::array<std::uint32_t, kStride> rows;
+  for (std::size_t begin = 0; begin < group.ids.size(); begin += kStride) {
+    const std::size_t end = std::min(begin + kStride, group.ids.size());
+    std::size_t found = begin;
+    const auto copy_found = [&] {
+      for (std::size_t i = begin; i < found; ++i) {
+        const std::uint32_t row = rows[i - begin];
+        part_.rows.time(row) = times[group.targets[i]];
+        copy(group.targets[i], part_.rows.at(row), part_.rows.state_at(row));
+        if (is_tracking) table_.touch(part_, group.ids[i], row);
+      }
+    };
+    try {
+      for (; found < end; ++found) {
+        if (found + kAhead < group.ids.size()) index.fetch(group.ids[found + kAhead]);
+        const std::int64_t id = group.ids[found];
+        std::uint32_t row = index.find(id);
+        if (row == kNoRow) {
+          index.reserve(1);
+          row = take_row();
+          index.insert(id, row);
+        } else if (part_.has_preimages()) {
+          table_.preserve(part_, id, row, part_.rows.time(row));
+        }
+        rows[found - begin] = row;
+        prefetch_for_write(part_.rows.at(row));
+        prefetch_for_write(part_.rows.state_at(row));
+      }
+    } catch (...) {
+      copy_found();  // the index has these ids
+      throw;
     }
-    part_.rows.time(row) = times[group.targets[i]];
-    copy(group.targets[i], part_.rows.at(row), part_.rows.state_at(row));
-    if (is_tracking) table_.touch(part_, id, row);
+    copy_found();
   }
 }
 

@@ -2,12 +2,16 @@
 #include "engine/table.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <map>
+#include <new>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -152,6 +156,40 @@ TEST(Table, ImportedRowsReplaceOthersTheLastOccurrenceWinsAndACutKeepsTheOldOnes
     ASSERT_EQ(row, id < 10'000 ? std::pair(1.0F, 10U) : std::pair(3.0F, 30U)) << id;
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they reserve terabytes
+TEST(Table, AnImportWithoutMemoryLeavesWholeRows) {
+  Table table(config_of(64), std::make_shared<Pool>(2));
+  constexpr std::int64_t kIds = 50'000;
+  const std::vector<float> values(kIds * 64, 5.0F);
+  const std::vector<std::uint32_t> times(kIds, 7);
+  const auto import = [&](std::int64_t first) {
+    table.import_rows(range(kIds, first), times, reinterpret_cast<const std::byte*>(values.data()), false);
+  };
+  import(0);
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit small{.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{96} << 20),
+                     .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  bool is_full = false;
+  for (std::int64_t first = kIds; first < 100 * kIds && !is_full; first += kIds) {
+    try {
+      import(first);
+    } catch (const std::bad_alloc&) {
+      is_full = true;
+    }
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  ASSERT_TRUE(is_full);
+  EXPECT_NE(table.size() % kIds, 0U) << "the last import had not begun";
+  const auto rows = read_cut(table, table.begin_cut());
+  EXPECT_EQ(rows.size(), table.size());
+  for (const auto& [id, row] : rows) ASSERT_EQ(row, std::pair(5.0F, 7U)) << id;
+}
+#endif
 
 TEST(Table, CutsTakenWhileTrainingRunsNeverMixSteps) {
   Table table(config_of(4), std::make_shared<Pool>(2));
