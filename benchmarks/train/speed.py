@@ -28,13 +28,13 @@ def speed_cases(cases: Sequence[str], sizes: Sizes) -> Iterator[Result]:
     progress(f"filling {sizes.ids:,} rows")
     ours = Ours(workload, examples)
     ours.fill(workload)
-    if sizes.profile is not None:
-        _write_trace(ours, sizes.profile)
     if "deepfm_torch" in cases:
         yield _beside_torch(ours, workload, examples)
     if "overhead_share" in cases:
         progress("overhead_share")
         yield _overhead(ours, examples, sizes)
+    if sizes.profile is not None:  # last: its steps would part our rows from those of the peers
+        _write_trace(ours, sizes.profile)
 
 
 def _write_trace(ours: Ours, path: str) -> None:
