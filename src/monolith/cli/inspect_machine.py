@@ -20,6 +20,7 @@ EXAMPLE = "Example: MONOLITH_KERNELS=baseline monolith inspect machine"
 
 Report: TypeAlias = dict[str, Any]
 
+_PROCESSOR = Path("/proc/cpuinfo")
 _HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
@@ -49,13 +50,15 @@ def _report() -> Report:
 
 
 def _processor() -> str | None:
-    """Return the model name of the processor; None where Linux does not give one."""
+    """Return the model name of the processor; its numbers on Arm, where Linux has no name; None without both."""
     try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines()
+        lines = _PROCESSOR.read_text(encoding="ascii", errors="replace").splitlines()
     except OSError:
         return None
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, None)
+    fields = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    if "model name" not in fields and "CPU part" in fields:
+        return f"implementer {fields.get('CPU implementer')}, part {fields['CPU part']}"
+    return fields.get("model name")
 
 
 def _huge_pages() -> str | None:

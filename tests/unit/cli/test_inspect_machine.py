@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
+from monolith.cli import inspect_machine
 from monolith.cli import main as program
 from monolith.embedding.kernels import kernel_levels
 
@@ -34,6 +37,22 @@ def test_the_json_form_names_a_level_that_the_processor_runs() -> None:
     assert report["kernels"] in report["kernel_levels"]
     assert report["kernel_levels"][0] == "baseline"
     assert report["memory_bytes"] > 1 << 28
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("processor\t: 0\nmodel name\t: Xeon @ 2.50GHz\nmodel\t: 85\n\nprocessor\t: 1\n", "Xeon @ 2.50GHz"),
+        ("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n", "implementer 0x41, part 0xd0c"),
+        ("processor\t: 0\n", None),
+    ],
+)
+def test_the_processor_has_its_name_or_its_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, expected: str | None
+) -> None:
+    (tmp_path / "cpuinfo").write_text(text)
+    monkeypatch.setattr(inspect_machine, "_PROCESSOR", tmp_path / "cpuinfo")
+    assert json.loads(run("--json"))["processor"] == expected
 
 
 def test_the_environment_forces_a_level() -> None:
