@@ -87,31 +87,45 @@ class FM(Configured):
         if torch.compiler.is_compiling():  # a compiler fuses the formula and derives its gradient
             pairs = 0.5 * (x.sum(dim=1).square() - x.square().sum(dim=1))
             return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
-        result: Tensor = _SumPairs.apply(x, self.pooled)  # type: ignore[no-untyped-call]
+        result: Tensor = _SumPairs.apply(x, self.pooled)[0]  # type: ignore[no-untyped-call]
         return result
 
 
 class _SumPairs(torch.autograd.Function):
-    """The formula of ``FM`` with the gradient g ∘ (Σ x_j − x_i), which takes fewer passes over x than autograd's."""
+    """The formula of ``FM`` and the sum of the features, with few passes over x.
+
+    The gradient of the pairs is g ∘ (Σ x_j − x_i). Its sum is an output, so that a second derivative sees it too.
+    """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, pooled: bool) -> Tensor:
-        wide = torch.promote_types(x.dtype, torch.float32)
-        together, single = x.sum(dim=1, dtype=wide).square(), x.to(wide).square().sum(dim=1)
-        pairs = 0.5 * (together - single)
-        return (pairs.sum(dim=1, keepdim=True) if pooled else pairs).to(x.dtype)
+    def forward(x: Tensor, pooled: bool) -> tuple[Tensor, Tensor]:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        together = wide.sum(dim=1)
+        if pooled:  # a norm writes no squares
+            pairs = together.square().sum(dim=1) - torch.linalg.vector_norm(wide, dim=(1, 2)).square()
+            pairs = pairs.unsqueeze(1)
+        else:
+            pairs = together.square() - wide.square().sum(dim=1)
+        return (0.5 * pairs).to(x.dtype), together
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: Tensor) -> None:
-        ctx.save_for_backward(inputs[0])
+    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(inputs[0], output[1])
+        ctx.set_materialize_grads(False)
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (x,) = ctx.saved_tensors
-        grad = grad.unsqueeze(1)
-        return torch.addcmul(grad * x.sum(dim=1, keepdim=True), grad, x, value=-1), None
+    def backward(ctx: Any, grad: Tensor | None, grad_together: Tensor | None) -> tuple[Tensor | None, None]:
+        x, together = ctx.saved_tensors
+        result = None
+        if grad is not None:
+            grad = grad.unsqueeze(1)
+            result = torch.addcmul(grad * together.to(x.dtype).unsqueeze(1), grad, x, value=-1)
+        if grad_together is not None:
+            direct = grad_together.to(x.dtype).unsqueeze(1).expand_as(x)
+            result = direct if result is None else result + direct
+        return result, None
 
 
 class GroupInt(Configured):
