@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "../rows.h"
 #include "cell_arrays.h"
 #include "engine/data/quantized.h"
 #include "engine/error.h"
@@ -513,11 +514,21 @@ class Assembler::Pass {
       takers.push_back({place, ids.values.data(), ids.values.data() + room, ids.offsets.data() + 1});
     }
     const bool converts = !config_.keeps_fid_version;
+    // Each row writes to two arrays per feature. No prefetcher follows so many, and each new line would delay all later
+    // stores.
+    constexpr std::size_t kLineIds = kLineBytes / sizeof(std::int64_t);
+    constexpr std::size_t kIdsAhead = 2 * kLineIds;
     bool has_room = true;
     for_each_row([&](std::size_t row, Bytes fids) {
       if (!has_room) return;
-      for_each_flat(
-          fids, [&](std::size_t place, std::int64_t fid) { *cursors[place]++ = converts ? fid_v1_to_v2(fid) : fid; });
+      for_each_flat(fids, [&](std::size_t place, std::int64_t fid) {
+        std::int64_t*& cursor = cursors[place];
+        prefetch_for_write(cursor + kIdsAhead);
+        *cursor++ = converts ? fid_v1_to_v2(fid) : fid;
+      });
+      if (row % kLineIds == 0) {
+        for (const Taker& taker : takers) prefetch_for_write(taker.offsets + row + kIdsAhead);
+      }
       for (const Taker& taker : takers) {
         taker.offsets[row] = cursors[taker.place] - taker.begin;
         has_room = has_room && cursors[taker.place] <= taker.end;
