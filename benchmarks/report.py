@@ -28,7 +28,7 @@ def main() -> int:
         return 0
     page = arguments.into.read_text()
     for name, table in tables.items():
-        page = replace_table(page, name, table)
+        page = replace_table(page, find_place(page, name, lines[0]["env"].get("machine")), table)
     arguments.into.write_text(page)
     return 0
 
@@ -108,6 +108,16 @@ def show(value: Any) -> str:
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in [header, ["---"] * len(header), *rows])
+
+
+def find_place(page: str, name: str, machine: str | None) -> str:
+    """Return the place of a table: that of the machine's processor family where the page has one.
+
+    >>> find_place("<!-- results engine x86_64 -->", "engine", "x86_64")
+    'engine x86_64'
+    """
+    own = f"{name} {machine}"
+    return own if f"<!-- results {own} -->" in page else name
 
 
 def replace_table(page: str, name: str, table: str) -> str:
