@@ -73,8 +73,8 @@ class FM(Configured):
     Args:
         pooled: Whether the k columns are summed.
 
-    >>> FM()(torch.tensor([[[1.0, 2.0], [3.0, 4.0]]])).tolist()
-    [[11.0]]
+    >>> FM()(torch.tensor([[[1.0, 2.0], [2.0, 4.0]]])).tolist()
+    [[10.0]]
     """
 
     def __init__(self, pooled: bool = True) -> None:
