@@ -104,15 +104,25 @@ def wait_for(command: Sequence[str | Path], environment: dict[str, str]) -> int:
                 show(f"      installing packages, {time.monotonic() - started:.0f} s")
 
 
+def can_install(venv: Path) -> bool:
+    """Return whether the environment exists and packages can be installed into it."""
+    python = venv / "bin" / "python"
+    if not python.exists():
+        return False
+    if shutil.which("uv") or (venv / "bin" / "uv").exists():
+        return True
+    return subprocess.run([python, "-m", "pip", "--version"], capture_output=True, check=False).returncode == 0
+
+
 def install_tools(venv: Path, lock: Path) -> int:
     """Create the environment and install the packages of a compilation; return the exit status."""
     if sys.version_info < _OLDEST:
         version = ".".join(map(str, sys.version_info[:3]))
         show(f"Python is {version}, expected 3.11 or newer; name another one: make PYTHON=python3.12")
         return 1
-    if not (venv / "bin" / "python").exists():
+    if not can_install(venv):  # absent, or an earlier setup was stopped while it created it
         show(f"[1/3] creating {venv} with Python {sys.version.split()[0]}")
-        subprocess.run([sys.executable, "-m", "venv", venv], check=True)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
     return install(venv, lock, select_tools(lock.read_text()))
 
 

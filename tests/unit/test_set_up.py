@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import venv as venv_module
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,24 @@ def test_the_lock_file_pins_every_package_that_a_compilation_needs() -> None:
     lines = set_up.select_tools((Path(__file__).parents[2] / "requirements.lock").read_text())
     names = [line.split("==")[0] for line in lines]
     assert sorted(names) == ["cmake", "nanobind", "ninja", "packaging", "pathspec", "scikit_build_core"]
+
+
+def test_an_environment_whose_creation_was_stopped_is_created_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(set_up.shutil, "which", lambda name: None)  # no uv
+    monkeypatch.setattr(set_up, "install", lambda *_: 0)
+    venv = tmp_path / "venv"
+    venv_module.create(venv, with_pip=False)
+    (venv / "left-over").touch()
+    lock = tmp_path / "requirements.lock"
+    lock.touch()
+    assert not set_up.can_install(venv)
+    assert set_up.install_tools(venv, lock) == 0
+    assert set_up.can_install(venv)
+    assert not (venv / "left-over").exists()
+    assert set_up.install_tools(venv, lock) == 0
+    assert capsys.readouterr().err.count("creating") == 1
 
 
 def test_a_long_installation_shows_a_line_from_time_to_time_and_its_status(
