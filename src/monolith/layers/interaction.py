@@ -94,7 +94,7 @@ class FM(Configured):
 class _SumPairs(torch.autograd.Function):
     """The formula of ``FM`` and the sum of the features, with few passes over x.
 
-    The gradient of the pairs is g ∘ (Σ x_j − x_i). Its sum is an output, so that a second derivative sees it too.
+    The gradient of the pairs is g ∘ (Σ x_j − x_i). The sum is an output too, so that a second derivative reaches it.
     """
 
     generate_vmap_rule = True
