@@ -17,7 +17,7 @@ from torch import Tensor
 
 from monolith.data import BatchParser, DenseFeature, Schema, SparseFeature
 from monolith.data.records.messages import ExampleBatch
-from train.contestants import Network, Pairs
+from train.contestants import Network, PlainNetwork
 from train.workload import DENSE, DIM, SPARSE
 
 __all__ = ["FORMS", "PARSERS", "PeerModel", "save"]
@@ -30,7 +30,7 @@ PARSERS = ("protobuf", "monolith")
 
 def save(path: Path, rows: Tensor, network: Network) -> None:
     """Write the weights."""
-    torch.save({"rows": rows, "network": network.state_dict()}, path)
+    torch.save({"rows": rows, "network": network.plain_state()}, path)
 
 
 class PeerModel:
@@ -47,7 +47,7 @@ class PeerModel:
         torch.set_num_threads(threads)
         saved = torch.load(path, mmap=True)  # the processes of one machine share the rows
         self._rows: Tensor = saved["rows"]
-        self._network = Network(Pairs())
+        self._network = PlainNetwork()
         self._network.load_state_dict(saved["network"])
         self._network.eval()
         self._form = form

@@ -16,44 +16,52 @@ from monolith.training.config import RunConfig
 from monolith.training.estimator import Estimator
 from train.workload import DENSE, DIM, HIDDEN, SPARSE, Example, Workload
 
-__all__ = ["Network", "Ours", "Pairs", "PlainTorch", "Ranker", "check_agreement"]
+__all__ = ["Network", "Ours", "PlainNetwork", "PlainTorch", "Ranker", "check_agreement"]
 
 ROW_RATE = 0.01
 FIRST_SQUARES = 0.1
 EPSILON = 1e-10
 """Our Adagrad has none; it only keeps the peer's from refusing 0, and changes no digit."""
 DENSE_RATE = 0.001
+WIDTH = len(SPARSE) * DIM + DENSE
+"""Inputs of the tower."""
 
 
-class Pairs(nn.Module):
-    """All pairs of vectors, as one writes them in PyTorch."""
+class PlainNetwork(nn.Module):
+    """The dense part of DeepFM in PyTorch: a tower over vectors and the numbers' logarithms, all pairs, and biases."""
 
-    def forward(self, vectors: Tensor) -> Tensor:  # noqa: D102
-        pairs = 0.5 * (vectors.sum(dim=1).square() - vectors.square().sum(dim=1))
-        return pairs.sum(dim=1, keepdim=True)
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for before, after in itertools.pairwise([WIDTH, *HIDDEN]):
+            layers += [nn.Linear(before, after), nn.ReLU()]
+        self.tower = nn.Sequential(*layers, nn.Linear(HIDDEN[-1], 1))
+
+    def forward(self, vectors: Tensor, bias: Tensor, dense: Tensor) -> Tensor:  # noqa: D102
+        numbers = dense.sign() * dense.abs().log1p()
+        pairs = 0.5 * (vectors.sum(dim=1).square() - vectors.square().sum(dim=1)).sum(dim=1)
+        deep: Tensor = self.tower(torch.cat([vectors.flatten(1), numbers], dim=1)).squeeze(1)
+        return bias + pairs + deep
 
 
 class Network(nn.Module):
-    """The dense part of DeepFM: a tower over all vectors and the numbers' logarithms, all pairs, and the biases.
+    """The same of our layers, as :class:`monolith.models.DeepFM` has them, but without weight norm."""
 
-    Args:
-        pairs: The layer of the pairs: ``layers.FM``, or the same in PyTorch.
-    """
-
-    def __init__(self, pairs: nn.Module) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.pairs = pairs
-        widths = [len(SPARSE) * DIM + DENSE, *HIDDEN]
-        layers: list[nn.Module] = []
-        for before, after in itertools.pairwise(widths):
-            layers += [nn.Linear(before, after), nn.ReLU()]
-        self.tower = nn.Sequential(*layers, nn.Linear(widths[-1], 1))
+        self.pairs = mt.layers.FM()
+        self.tower = mt.layers.MLP([*HIDDEN, 1], use_weight_norm=False, input_dim=WIDTH)
 
     def forward(self, vectors: Tensor, bias: Tensor, dense: Tensor) -> Tensor:  # noqa: D102
         numbers = dense.sign() * dense.abs().log1p()
         pairs: Tensor = self.pairs(vectors).squeeze(1)
-        deep: Tensor = self.tower(torch.cat([vectors.flatten(1), numbers], dim=1)).squeeze(1)
+        deep: Tensor = self.tower([vectors.flatten(1), numbers]).squeeze(1)
         return bias + pairs + deep
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """Return the weights for a ``PlainNetwork``."""
+        state = self.state_dict()
+        return {name.replace("stack.", "").replace("kernel", "weight"): value.t() for name, value in state.items()}
 
 
 class Ranker(mt.Model):
@@ -67,7 +75,7 @@ class Ranker(mt.Model):
         self.dense_feature("numbers", DENSE)
         self.vectors = self.embedding_slice(list(SPARSE), "vec", DIM, optimizer=rule, out="stack")
         self.bias = self.embedding_slice(list(SPARSE), "bias", 1, optimizer=rule, initializer=mt.Zeros(), out="add_n")
-        self.network = Network(mt.layers.FM())
+        self.network = Network()
 
     def forward(self, batch: Batch) -> mt.Output:  # noqa: D102
         logits = self.network(self.vectors(batch), self.bias(batch).squeeze(1), batch.dense["numbers"])
@@ -130,7 +138,7 @@ class PlainTorch:
         examples: The batches.
         widths: Columns of each bag. A DeepFM in PyTorch has two, one of the vectors and one of the biases;
             ``(DIM + 1,)`` is what somebody makes of it who packs both into one row by hand.
-        pairs: The layer of the pairs; None = the one in PyTorch.
+        network: Class of the dense part.
     """
 
     def __init__(
@@ -138,7 +146,7 @@ class PlainTorch:
         workload: Workload,
         examples: Sequence[Example],
         widths: Sequence[int] = (DIM, 1),
-        pairs: nn.Module | None = None,
+        network: type[Network | PlainNetwork] = PlainNetwork,
     ) -> None:
         self.name = f"torch {torch.__version__}"
         torch.set_num_threads(workload.sizes.threads)
@@ -147,7 +155,7 @@ class PlainTorch:
         self._bags = nn.ModuleList(
             nn.EmbeddingBag(rows, width, mode="sum", sparse=True, _weight=torch.empty(rows, width)) for width in widths
         )
-        self._network = Network(pairs or Pairs())
+        self._network = network()
         self._rows_rule = torch.optim.Adagrad(
             self._bags.parameters(), ROW_RATE, initial_accumulator_value=FIRST_SQUARES, eps=EPSILON
         )
@@ -170,7 +178,8 @@ class PlainTorch:
 
     def copy_dense(self, network: Network) -> None:
         """Start from the same dense weights."""
-        self._network.load_state_dict(network.state_dict())
+        same = isinstance(self._network, Network)
+        self._network.load_state_dict(network.state_dict() if same else network.plain_state())
 
     def logits(self, number: int) -> Tensor:
         """Return what the model says of a batch now."""

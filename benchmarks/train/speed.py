@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from measure.results import Result, compare
 from measure.timing import interleave
-from monolith import layers
 from train.contestants import DENSE_RATE, Network, Ours, PlainTorch, check_agreement
 from train.results import progress
 from train.stopwatch import PARTS, engine_timed
@@ -55,7 +54,7 @@ def _beside_torch(ours: Ours, workload: Workload, examples: Sequence[Example]) -
     peers = [
         PlainTorch(workload, examples),
         PlainTorch(workload, examples, widths=(DIM + 1,)),
-        PlainTorch(workload, examples, widths=(DIM + 1,), pairs=layers.FM()),
+        PlainTorch(workload, examples, widths=(DIM + 1,), network=Network),
     ]
     for peer in peers:
         peer.fill(workload)

@@ -59,7 +59,7 @@ def check_rank(label: str, tensor: Tensor, ranks: int | tuple[int, ...], form: s
         raise ConfigError(f"{label} has shape {tuple(tensor.shape)}; give {form}")
 
 
-def check_last_dim(label: str, tensor: Tensor, size: int, remedy: str) -> None:
-    """Refuse a tensor whose last axis is not ``size`` long."""
-    if tensor.shape[-1] != size:
-        raise ConfigError(f"{label} has last dim {tensor.shape[-1]}, expected {size}; {remedy}")
+def check_last_dim(label: str, dim: int, size: int, remedy: str) -> None:
+    """Refuse a tensor whose last axis is ``dim`` instead of ``size`` long."""
+    if dim != size:
+        raise ConfigError(f"{label} has last dim {dim}, expected {size}; {remedy}")

@@ -112,7 +112,7 @@ class DCN(Layer):
         x = x0
         for layer in range(self.layer_num):
             bias: Tensor = getattr(self, f"bias_{layer}")
-            check_last_dim("the input of DCN", x0, bias.shape[0], "feed the width the layer was built with")
+            check_last_dim("the input of DCN", x0.shape[-1], bias.shape[0], "feed the width the layer was built with")
             if self.dcn_type is DCNType.VECTOR:
                 x = x0 * (x @ self._weight(f"kernel_{layer}")) + bias + x
             elif self.dcn_type is DCNType.MATRIX:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,13 +59,13 @@ class RowPartitioner:
 
 
 class Dense(Layer):
-    """y = act(x · W' + b) on the last axis.
+    """y = act(x · W' + b) on the last axis. Several tensors are taken as if ``torch.cat`` had joined them to x.
 
     Without ``allow_kernel_norm`` W' = W. With it each column has length 1: W' = W · rsqrt(max(Σ_rows W², 1e-6)); with
     ``kernel_norm_trainable`` too, each column is multiplied by a trainable length that starts as the length of the
     initial column, so that at first W' = W.
 
-    Shapes: x (..., in), kernel (in, units), bias (units,), y (..., units).
+    Shapes: x (..., in), or tensors (..., in_i) with Σ in_i = in; kernel (in, units), bias (units,), y (..., units).
 
     Args:
         units: Width of the output. None: the owner of this layer sets ``units`` before the first call.
@@ -86,6 +86,8 @@ class Dense(Layer):
         input_dim: Width of the input; None takes it from the first call.
 
     >>> Dense(4, "relu")(torch.zeros(2, 3)).shape
+    torch.Size([2, 4])
+    >>> Dense(4)([torch.zeros(2, 3), torch.zeros(2, 5)]).shape
     torch.Size([2, 4])
     """
 
@@ -149,9 +151,9 @@ class Dense(Layer):
             with torch.no_grad():
                 self.shape("kernel_scale", self.units).copy_(column_norms(self.kernel))
 
-    def measure(self, x: Tensor) -> None:
+    def measure(self, x: Tensor | Sequence[Tensor]) -> None:
         """Take the width of the input."""
-        self._build_for(x.shape[-1])
+        self._build_for(sum(part.shape[-1] for part in _as_parts(x)))
 
     def effective_kernel(self) -> Tensor:
         """Return W', the kernel as the product sees it."""
@@ -159,10 +161,19 @@ class Dense(Layer):
             return self.kernel
         return normalized_kernel(self.kernel, self.kernel_scale if self.kernel_norm_trainable else None)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """Compute y."""
-        check_last_dim("the input of Dense", x, self.kernel.shape[0], "feed the width the layer was built with")
-        out = F.linear(x, self.effective_kernel().t(), self.bias if self.use_bias else None)
+        parts = _as_parts(x)
+        if len(parts) > 1 and (parts[0].dim() != 2 or torch.compiler.is_compiling()):
+            parts = [torch.cat(parts, dim=-1)]
+        widths = [part.shape[-1] for part in parts]
+        remedy = "feed the width the layer was built with"
+        check_last_dim("the input of Dense", sum(widths), self.kernel.shape[0], remedy)
+        kernel = self.effective_kernel()
+        first, *others = torch.split(kernel, widths) if len(parts) > 1 else (kernel,)
+        out = F.linear(parts[0], first.t(), self.bias if self.use_bias else None)
+        for part, rows in zip(parts[1:], others, strict=True):
+            out = torch.addmm(out, part, rows)
         if self.activation is not None:
             out = self.activation(out)
         if self.inactive_relu_monitor and self.training:
@@ -186,3 +197,10 @@ class Dense(Layer):
         """Show the width, and the input's once it is known."""
         known = "" if not self.is_built else f", input_dim={self.kernel.shape[0]}"
         return f"units={self.units}{known}"
+
+
+def _as_parts(x: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    parts = [x] if isinstance(x, Tensor) else list(x)
+    if not parts:
+        raise ConfigError("the input of Dense is an empty list, expected tensors; give at least one")
+    return parts

@@ -87,7 +87,7 @@ class MixedEmbedOpComb(Layer):
 
     def forward(self, x: Tensor, teacher: Tensor | None = None) -> Tensor:
         """Mask the embedding; in training a step is counted."""
-        check_last_dim("the input of MixedEmbedOpComb", x, sum(self.widths), "feed all pieces of all slots")
+        check_last_dim("the input of MixedEmbedOpComb", x.shape[-1], sum(self.widths), "feed all pieces of all slots")
         if (teacher is None) != (self.teacher_widths is None):
             raise ConfigError("MixedEmbedOpComb needs a teacher if and only if it has teacher_embedding_sizes_list")
         mask = torch.cat([self._mask(slot, weights) for slot, weights in enumerate(self.probabilities())])
@@ -146,7 +146,9 @@ class MixedEmbedOpComb(Layer):
 
     def _transform(self, teacher: Tensor) -> Tensor:
         assert self.teacher_widths is not None
-        check_last_dim("the teacher of MixedEmbedOpComb", teacher, sum(self.teacher_widths), "feed all its slots")
+        check_last_dim(
+            "the teacher of MixedEmbedOpComb", teacher.shape[-1], sum(self.teacher_widths), "feed all its slots"
+        )
         shapes = list(zip(self.teacher_widths, self.widths, strict=True))
         kernels = torch.split(self.teacher_kernel, [rows * columns for rows, columns in shapes])
         inputs = torch.split(teacher, self.teacher_widths, dim=-1)

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from monolith.core.errors import ConfigError
@@ -43,7 +44,8 @@ class MLPOptions(TypedDict, total=False):
 class MLP(Configured):
     """A stack: [batch norm on the input] then, per width, dense → [batch norm, not after the last] → [activation].
 
-    Shapes: x (..., in), y (..., output_dims[-1]).
+    Shapes: x (..., in), or tensors (..., in_i) with Σ in_i = in, which no ``torch.cat`` has to join; y
+    (..., output_dims[-1]).
 
     Args:
         output_dims: Widths of the layers.
@@ -63,9 +65,10 @@ class MLP(Configured):
         batch_normalization_renorm_momentum: How much of its renormalisation statistics survives a step.
         input_dim: Width of the input; None takes it from the first call.
 
-    >>> import torch
     >>> tower = MLP([64, 32, 1])
     >>> tower(torch.zeros(8, 20)).shape
+    torch.Size([8, 1])
+    >>> tower([torch.zeros(8, 16), torch.zeros(8, 4)]).shape
     torch.Size([8, 1])
     """
 
@@ -119,16 +122,17 @@ class MLP(Configured):
         """The dense layers, first to last."""
         return [layer for layer in self.stack if isinstance(layer, Dense)]
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor | Sequence[Tensor]) -> Tensor:
         """Compute y."""
-        for layer in self.stack:
-            x = layer(x)
-        return x
+        first, *others = self.stack
+        y: Tensor = first(x if isinstance(x, Tensor) or isinstance(first, Dense) else torch.cat(list(x), dim=-1))
+        for layer in others:
+            y = layer(y)
+        return y
 
     def feature_insight(self, x: Tensor, segment_sizes: Sequence[int], aggregate: bool = True) -> Tensor:
         """Return how much each segment of the input adds to the first dense layer; see :func:`feature_insight`.
 
-        >>> import torch
         >>> tower = MLP([2], initializers="ones")
         >>> _ = tower(torch.ones(1, 3))
         >>> tower.feature_insight(torch.ones(1, 3), [1, 2]).round().tolist()

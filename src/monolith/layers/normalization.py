@@ -49,7 +49,9 @@ class LayerNorm(Layer):
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute y."""
-        check_last_dim("the input of LayerNorm", x, self.gamma.shape[0], "feed the width the layer was built with")
+        check_last_dim(
+            "the input of LayerNorm", x.shape[-1], self.gamma.shape[0], "feed the width the layer was built with"
+        )
         return F.layer_norm(x, (x.shape[-1],), self.gamma, self.beta, self.epsilon)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-import torch
 from torch import Tensor
 from typing_extensions import override
 
@@ -61,6 +60,6 @@ class DeepFM(Model):
     @override
     def forward(self, batch: Batch) -> Output:
         vectors = self.fields.vectors(batch)
-        deep: Tensor = self.tower(torch.cat([vectors.flatten(1), self.fields.numbers(batch)], dim=1))
+        deep: Tensor = self.tower([vectors.flatten(1), self.fields.numbers(batch)])
         logits: Tensor = self.bias(batch) + self.pairs(vectors) + deep
         return Output(head=self.head, logits=logits.squeeze(1), label=batch.label[:, 0])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 
@@ -99,6 +100,41 @@ def test_a_tower_without_weight_norm_has_no_scales() -> None:
     assert names == {"kernel", "bias"}
     fixed = layers.MLP([2], use_learnable_weight_norm=False, use_bias=False)
     assert {name.split(".")[-1] for name, _ in fixed.named_parameters()} == {"kernel"}
+
+
+@pytest.mark.parametrize("settings", [{}, {"enable_batch_normalization": True}, {"use_bias": False}])
+@pytest.mark.parametrize("leading", [(6,), (2, 3)])
+def test_a_tower_takes_tensors_as_if_they_were_joined(leading: tuple[int, ...], settings: dict[str, bool]) -> None:
+    generator = torch.Generator().manual_seed(3)
+    parts = [torch.randn(*leading, width, generator=generator).requires_grad_() for width in (5, 0, 1, 3)]
+    tower = layers.MLP([4, 2], **settings)  # type: ignore[arg-type]
+    joined = copy.deepcopy(tower)
+    torch.manual_seed(3)
+    y = tower(parts)
+    torch.manual_seed(3)
+    expected = joined(torch.cat(parts, dim=-1))
+    torch.testing.assert_close(y, expected)
+    weights = torch.randn(y.shape, generator=generator)
+    grads = torch.autograd.grad((y * weights).sum(), [*parts, *tower.parameters()])
+    expected_grads = torch.autograd.grad((expected * weights).sum(), [*parts, *joined.parameters()])
+    torch.testing.assert_close(grads, expected_grads)
+
+
+def test_a_dense_layer_refuses_tensors_of_another_width_together() -> None:
+    dense = layers.Dense(2, input_dim=3)
+    with pytest.raises(ConfigError, match="the input of Dense has last dim 4, expected 3"):
+        dense([torch.zeros(1, 2), torch.zeros(1, 2)])
+    for each in (dense, layers.Dense(2)):
+        with pytest.raises(ConfigError, match="the input of Dense is an empty list"):
+            each([])
+
+
+def test_a_tower_of_several_tensors_exports_as_one_product() -> None:
+    tower = layers.MLP([4, 2], input_dim=8)
+    program = torch.export.export(tower, ([torch.zeros(2, 5), torch.zeros(2, 3)],))
+    called = [str(node.target) for node in program.graph.nodes if node.op == "call_function"]
+    assert called.count("aten.cat.default") == 1
+    assert not [each for each in called if "split" in each or "addmm" in each]
 
 
 def test_feature_insight_of_a_tower_splits_its_first_product() -> None:
