@@ -88,32 +88,46 @@ class Assembler::Pass {
   // ahead.
   static constexpr std::size_t kCellsAhead = 24;
   static constexpr std::size_t kLeastRun = 8;
+  // Of flat ids, which the processor does not fetch by itself between so many writes.
+  static constexpr std::size_t kFlatBytesAhead = 512;
   static constexpr std::size_t kMostShown = 80;  // characters of a text in an error
 
-  // Calls `use(cell, row in the batch)` for each row.
+  // Calls `use(cell, row in the batch)` for each row, until it returns false.
   template <typename Use>
-  void for_each_cell(std::uint32_t column, Use&& use) {
+  void for_each_cell_while(std::uint32_t column, Use&& use) {
     if (is_scattered_) {
       const Cell* const cells = collect_cells(column);
       for (std::size_t i = 0; i < count_; ++i) {
         __builtin_prefetch(cells[i + kAhead].data);
-        use(cells[i], i);
+        if (!use(cells[i], i)) return;
       }
       return;
     }
     std::size_t row = 0;
     for (const Run& run : assembler_.runs_) {
-      if (column >= run.block->columns()) {
-        for (std::uint32_t i = 0; i < run.count; ++i) use(Cell{}, row++);
+      const Cell* cells = run.block->find_column(column);
+      if (cells == nullptr) {
+        for (std::uint32_t i = 0; i < run.count; ++i) {
+          if (!use(Cell{}, row++)) return;
+        }
         continue;
       }
-      const Cell* cells = run.block->column(column) + run.begin;
+      cells += run.begin;
       for (std::uint32_t i = 0; i < run.count; ++i) {
         // In formats that are written row by row, neighbours in a column lie far apart.
         if (i + kAhead < run.count) __builtin_prefetch(cells[i + kAhead].data);
-        use(cells[i], row++);
+        if (!use(cells[i], row++)) return;
       }
     }
+  }
+
+  // Calls `use(cell, row in the batch)` for each row.
+  template <typename Use>
+  void for_each_cell(std::uint32_t column, Use&& use) {
+    for_each_cell_while(column, [&](const Cell& cell, std::size_t row) __attribute__((always_inline)) {
+      use(cell, row);
+      return true;
+    });
   }
 
   // Copies the cells of a column together, in order of the rows; kAhead readable ones follow. A column is read twice:
@@ -124,9 +138,7 @@ class Assembler::Pass {
     collected_ = column;
     cells.resize(count_ + kAhead);
     bases_.clear();
-    for (const auto& block : rows_.blocks) {
-      bases_.push_back(column < block->columns() ? block->column(column) : nullptr);
-    }
+    for (const auto& block : rows_.blocks) bases_.push_back(block->find_column(column));
     const auto* const refs = rows_.refs.data();
     for (std::size_t i = 0; i < count_; ++i) {
       if (i + kCellsAhead < count_) {
@@ -240,8 +252,7 @@ class Assembler::Pass {
     ids.values = take_ids(count_);
     std::int64_t* const out = ids.values.data();
     bool is_single = true;
-    for_each_cell(feature.column, [&](const Cell& cell, std::size_t row) {
-      if (!is_single) return;
+    for_each_cell_while(feature.column, [&](const Cell& cell, std::size_t row) {
       std::string_view text;
       if (cell.arm != arm) {
         is_single = false;
@@ -255,6 +266,7 @@ class Assembler::Pass {
       } else {
         is_single = false;
       }
+      return is_single;
     });
     if (!is_single) return false;
     for (std::size_t row = 0; row <= count_; ++row) ids.offsets[row] = static_cast<std::int64_t>(row);
@@ -472,9 +484,10 @@ class Assembler::Pass {
 
   [[nodiscard]] bool has_cells(std::uint32_t column) const {
     return std::any_of(assembler_.runs_.begin(), assembler_.runs_.end(), [column](const Run& run) {
-      if (column >= run.block->columns()) return false;
-      const Cell* cells = run.block->column(column) + run.begin;
-      return std::any_of(cells, cells + run.count, [](const Cell& cell) { return cell.arm != Arm::kNone; });
+      const Cell* const cells = run.block->find_column(column);
+      if (cells == nullptr) return false;
+      const auto holds_something = [](const Cell& cell) { return cell.arm != Arm::kNone; };
+      return std::any_of(cells + run.begin, cells + run.begin + run.count, holds_something);
     });
   }
 
@@ -632,6 +645,7 @@ class Assembler::Pass {
   void for_each_flat(Bytes fids, Use&& use) const {
     const std::int32_t* places = assembler_.sparse_of_slot_.data();
     for (std::size_t at = 0; at < fids.size(); at += 8) {
+      if (at % kLineBytes == 0) __builtin_prefetch(fids.data() + at + kFlatBytesAhead);
       const auto fid = load<std::int64_t>(fids.data() + at);
       const std::int32_t place = places[slot_v1(fid)];
       if (place >= 0) use(static_cast<std::size_t>(place), fid);

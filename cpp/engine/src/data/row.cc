@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "memory_check.h"
@@ -47,32 +48,30 @@ std::uint32_t Columns::find(std::string_view name) const noexcept {
 
 // --- Block ---
 
-Block::Block(std::uint32_t rows, std::uint32_t columns) : Block(rows, columns, true) {}
-
-std::shared_ptr<Block> Block::unwritten(std::uint32_t rows, std::uint32_t columns) {
-  return std::shared_ptr<Block>(new Block(rows, columns, false));
+Block::Block(std::uint32_t rows, std::uint32_t columns)
+    : rows_(rows), first_columns_(columns), columns_(columns, nullptr), infos_(rows) {
+  memories_.push_back(Buffer::take(std::max<std::size_t>(std::size_t{rows} * columns, 1) * sizeof(Cell)));
 }
 
-Block::Block(std::uint32_t rows, std::uint32_t columns, bool is_filled) : rows_(rows), columns_(columns), infos_(rows) {
-  const std::size_t count = std::size_t{rows} * columns;
-  memory_ = Buffer::take(std::max<std::size_t>(count, 1) * sizeof(Cell));
-  cells_ = reinterpret_cast<Cell*>(memory_->data());
-  if (is_filled) std::uninitialized_fill_n(cells_, count, Cell{});
-}
-
-void Block::set_cell(std::uint32_t row, std::uint32_t column, Cell cell) {
-  if (column >= columns_) {
-    const std::size_t before = std::size_t{rows_} * columns_;
-    const std::size_t count = std::size_t{rows_} * (column + 1);
-    auto memory = Buffer::take(std::max<std::size_t>(count, 1) * sizeof(Cell));
-    auto* cells = reinterpret_cast<Cell*>(memory->data());
-    std::uninitialized_copy_n(cells_, before, cells);
-    std::uninitialized_fill_n(cells + before, count - before, Cell{});
-    memory_ = std::move(memory);
-    cells_ = cells;
-    columns_ = column + 1;
+Cell* Block::unwritten_column(std::uint32_t column) {
+  if (column >= columns_.size()) columns_.resize(column + 1, nullptr);
+  Cell*& cells = columns_[column];
+  if (cells != nullptr) return cells;
+  if (column < first_columns_) {
+    cells = reinterpret_cast<Cell*>(memories_[0]->data()) + std::size_t{column} * rows_;
+  } else {
+    memories_.push_back(Buffer::take(std::max<std::size_t>(rows_, 1) * sizeof(Cell)));
+    cells = reinterpret_cast<Cell*>(memories_.back()->data());
   }
-  cells_[std::size_t{column} * rows_ + row] = cell;
+  return cells;
+}
+
+Cell* Block::make_column(std::uint32_t column) {
+  Cell* const cells = unwritten_column(column);
+  // A cell that holds nothing has only zero bytes.
+  static_assert(std::is_trivially_copyable_v<Cell> && static_cast<int>(Arm::kNone) == 0);
+  std::memset(static_cast<void*>(cells), 0, rows_ * sizeof(Cell));
+  return cells;
 }
 
 // --- Rows ---

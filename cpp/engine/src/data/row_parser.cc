@@ -52,6 +52,24 @@ Value load(const std::byte* at) {
   return value;
 }
 
+// Whether two names are equal. Those of 4 to 16 bytes are compared as two words, without a call.
+bool are_equal(std::string_view a, std::string_view b) {
+  if (a.size() != b.size()) return false;
+  const auto are_words_equal = [&]<typename Word>(Word) {
+    const auto differs = [&](std::size_t at) {
+      Word left;
+      Word right;
+      std::memcpy(&left, a.data() + at, sizeof left);
+      std::memcpy(&right, b.data() + at, sizeof right);
+      return left ^ right;
+    };
+    return (differs(0) | differs(a.size() - sizeof(Word))) == 0;
+  };
+  if (a.size() >= 8 && a.size() <= 16) return are_words_equal(std::uint64_t{});
+  if (a.size() >= 4 && a.size() < 8) return are_words_equal(std::uint32_t{});
+  return a == b;
+}
+
 // The first value of a bytes cell.
 Bytes first_text(const Cell& cell) {
   if (cell.arm != Arm::kBytes) return {};
@@ -252,10 +270,7 @@ class RowParser::RecordReader {
   // Where the cells of a column go: a column of the block is written in place, one that belongs to the infos goes
   // through scratch.
   Cell* cells_of(std::uint32_t column) {
-    if (column < kFirstLabelColumn) {
-      if (column >= block_.columns()) block_.set_cell(0, column, {});
-      return block_.column(column);
-    }
+    if (column < kFirstLabelColumn) return block_.column(column);
     if (is_label_column(column)) {
       return scratch_.label_cells.data() + std::size_t{column - kFirstLabelColumn} * block_.rows();
     }
@@ -389,9 +404,24 @@ class RowParser::RecordReader {
     Bytes feature;
   };
 
+  // The usual form, [1][length] name [2][length] feature with lengths of one byte, without a loop over fields.
+  static bool split_short(Bytes message, Named& named) {
+    constexpr std::size_t kHeads = 4;
+    constexpr std::size_t kMost = 0x7f;
+    const auto byte = [message](std::size_t at) { return static_cast<std::size_t>(message[at]); };
+    if (message.size() < kHeads || byte(0) != (1 << 3 | kBlock)) return false;
+    const std::size_t name = byte(1);
+    if (name > kMost || name > message.size() - kHeads) return false;
+    const std::size_t feature = message.size() - kHeads - name;
+    if (feature > kMost || byte(2 + name) != (2 << 3 | kBlock) || byte(3 + name) != feature) return false;
+    named = {message.subspan(2, name), message.last(feature)};
+    return true;
+  }
+
   // A name and a feature: NamedFeature, or an entry of tf.Example's map.
   Named read_named(Bytes message) {
     Named named;
+    if (split_short(message, named)) return named;
     bool has_feature = false;
     auto& merged = scratch_.merged;
     merged.clear();
@@ -618,7 +648,7 @@ class RowParser::RecordReader {
     auto& guesses = scratch_.guesses;
     if (position < guesses.size()) {
       const auto& guess = guesses[position];
-      if (guess.name != nullptr && *guess.name == name) return guess.column;
+      if (guess.name != nullptr && are_equal(*guess.name, name)) return guess.column;
     } else {
       guesses.resize(std::min<std::size_t>(position + 1, kMostGuesses));
     }

@@ -155,8 +155,8 @@ ShuffleWindow::Form ShuffleWindow::examine(std::uint32_t column) const {
   Form form;
   std::uint64_t differences = 0;
   for (const Run& run : runs_) {
-    if (column >= run.block->columns()) continue;
-    const Cell* const base = run.block->column(column);
+    const Cell* const base = run.block->find_column(column);
+    if (base == nullptr) continue;
     // All rows of the block have one value, which stays one.
     form.is_wide = form.is_wide || (run.block->rows() > 1 && base[0].size != 0 && base[0].data == base[1].data);
     const Cell* const end = base + run.begin + run.count;
@@ -176,12 +176,11 @@ ShuffleWindow::Form ShuffleWindow::examine(std::uint32_t column) const {
 
 // The cells of the group in order of arrival.
 const Cell* ShuffleWindow::cells_in_order(std::uint32_t column) {
-  if (runs_.size() == 1) return runs_[0].block->column(column) + runs_[0].begin;
+  if (runs_.size() == 1) return runs_[0].block->find_column(column) + runs_[0].begin;  // there, as it is not empty
   cells_.clear();
   for (const Run& run : runs_) {
-    if (column < run.block->columns()) {
-      const Cell* const first = run.block->column(column) + run.begin;
-      cells_.insert(cells_.end(), first, first + run.count);
+    if (const Cell* const cells = run.block->find_column(column)) {
+      cells_.insert(cells_.end(), cells + run.begin, cells + run.begin + run.count);
     } else {
       cells_.resize(cells_.size() + run.count);
     }
@@ -241,7 +240,7 @@ std::byte* ShuffleWindow::pack_wide(Piece& piece, std::uint32_t column, std::spa
     Cell cell = cells[pick];
     if (cell.size != 0) {
       const std::shared_ptr<Block>& block = block_of(pick);
-      const Cell* const base = block->column(column);
+      const Cell* const base = block->find_column(column);
       if (cell.size > kMostCopied || (block->rows() > 1 && base[0].data == base[1].data)) {
         keep(piece, block);
       } else {
@@ -290,12 +289,16 @@ void unpack_part(const std::byte* part, std::span<const std::uint32_t> places, C
 // The rows of a piece as a block: in the order of the result, or in that of arrival.
 std::shared_ptr<Block> ShuffleWindow::unpack(const Piece& piece, bool in_order) const {
   const auto rows = static_cast<std::uint32_t>(piece.infos.size());
-  auto block = Block::unwritten(rows, columns_);
+  auto block = std::make_shared<Block>(rows, columns_);
   std::vector<std::uint32_t> places = piece.places;
   if (!in_order) std::iota(places.begin(), places.end(), 0U);
   for (std::uint32_t i = 0; i < rows; ++i) block->info(places[i]) = piece.infos[i];
   for (std::uint32_t column = 0; column < columns_; ++column) {
-    Cell* const cells = block->column(column);
+    const bool has_cells = std::ranges::any_of(piece.packets, [&](const Packet& packet) {
+      return column < packet.columns && piece.parts[packet.first_part + column] != nullptr;
+    });
+    if (!has_cells) continue;
+    Cell* const cells = block->unwritten_column(column);
     const std::uint32_t* place = places.data();
     for (const Packet& packet : piece.packets) {
       const std::byte* const* const part = &piece.parts[packet.first_part] + column;

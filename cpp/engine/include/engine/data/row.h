@@ -102,22 +102,32 @@ class Columns {
   std::unordered_map<std::string_view, std::uint32_t> index_;
 };
 
-// Rows that were parsed, or generated, together. Cells are stored column by column. Exclusive.
+// Rows that were parsed, or generated, together. Cells are stored column by column. A column takes time and memory from
+// its first cell on: most rows have few of the columns that a schema names. Exclusive.
 class Block {
  public:
+  // Makes room for `columns`; there may be more.
   Block(std::uint32_t rows, std::uint32_t columns);
-  // A block whose cells are undefined until they are written.
-  [[nodiscard]] static std::shared_ptr<Block> unwritten(std::uint32_t rows, std::uint32_t columns);
 
   [[nodiscard]] std::uint32_t rows() const noexcept { return rows_; }
-  [[nodiscard]] std::uint32_t columns() const noexcept { return columns_; }
-  // A column that was made after the block was parsed holds nothing in it.
-  [[nodiscard]] Cell cell(std::uint32_t row, std::uint32_t column) const noexcept {
-    return column < columns_ ? cells_[std::size_t{column} * rows_ + row] : Cell{};
+  // All columns with cells are below it.
+  [[nodiscard]] std::uint32_t columns() const noexcept { return static_cast<std::uint32_t>(columns_.size()); }
+  // The cells of a column by row, or null when none of them was written.
+  [[nodiscard]] const Cell* find_column(std::uint32_t column) const noexcept {
+    return column < columns_.size() ? columns_[column] : nullptr;
   }
-  [[nodiscard]] Cell* column(std::uint32_t column) noexcept { return cells_ + std::size_t{column} * rows_; }
-  // Grows the block by columns when `column` is new to it.
-  void set_cell(std::uint32_t row, std::uint32_t column, Cell cell);
+  [[nodiscard]] Cell cell(std::uint32_t row, std::uint32_t column) const noexcept {
+    const Cell* const cells = find_column(column);
+    return cells == nullptr ? Cell{} : cells[row];
+  }
+  // The cells of a column. Those of a new one hold nothing.
+  [[nodiscard]] Cell* column(std::uint32_t column) {
+    const bool is_there = column < columns_.size() && columns_[column] != nullptr;
+    return is_there ? columns_[column] : make_column(column);
+  }
+  // The same for a caller that writes all cells: those of a new column are undefined.
+  [[nodiscard]] Cell* unwritten_column(std::uint32_t column);
+  void set_cell(std::uint32_t row, std::uint32_t column, const Cell& cell) { this->column(column)[row] = cell; }
   [[nodiscard]] RowInfo& info(std::uint32_t row) noexcept { return infos_[row]; }
   [[nodiscard]] const RowInfo& info(std::uint32_t row) const noexcept { return infos_[row]; }
   [[nodiscard]] Arena& arena() noexcept { return arena_; }
@@ -125,12 +135,12 @@ class Block {
   void keep(std::shared_ptr<const void> owner) { owners_.push_back(std::move(owner)); }
 
  private:
-  Block(std::uint32_t rows, std::uint32_t columns, bool is_filled);
+  [[nodiscard]] Cell* make_column(std::uint32_t column);
 
   std::uint32_t rows_;
-  std::uint32_t columns_;
-  std::shared_ptr<Buffer> memory_;  // of the cells
-  Cell* cells_;
+  std::uint32_t first_columns_;                    // those that the block was made with
+  std::vector<Cell*> columns_;                     // null: no cells
+  std::vector<std::shared_ptr<Buffer>> memories_;  // of the first columns together, then of each later one
   std::vector<RowInfo> infos_;
   std::vector<std::shared_ptr<const void>> owners_;
   Arena arena_;

@@ -72,7 +72,8 @@ class FilterByFids : public RowRule {
       while (end < keeps.size() && rows.refs[end].block == rows.refs[begin].block) ++end;
       Block& block = rows.block_of(begin);
       for (std::uint32_t column = 0; column < block.columns(); ++column) {
-        const Cell* const cells = block.column(column);
+        const Cell* const cells = block.find_column(column);
+        if (cells == nullptr) continue;
         for (std::size_t i = begin; i < end; ++i) {
           const Cell& cell = cells[rows.refs[i].row];
           if (keeps[i] == 0 || !is_fid(cell.arm)) continue;

@@ -35,7 +35,7 @@ class NewRows {
       const Rows::Ref source = copies_[row].source;
       const Block& from = *rows.blocks[source.block];
       for (std::uint32_t column = 0; column < from.columns(); ++column) {
-        block->column(column)[row] = from.cell(source.row, column);
+        if (const Cell* const cells = from.find_column(column)) block->set_cell(row, column, cells[source.row]);
       }
       block->info(row) = from.info(source.row);
       block->info(row).key = copies_[row].key;
