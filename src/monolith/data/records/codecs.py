@@ -7,7 +7,7 @@ cannot take more memory than a few pieces. Only this module imports zstandard. `
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any, BinaryIO, Literal, NoReturn, TypeAlias, cast
 
 import cramjam
@@ -48,9 +48,6 @@ _READ_BYTES = 1 << 18
 # Snappy turns at most 64 bytes into 3, so a chunk that claims more than this many times its size is corrupt.
 _SNAPPY_EXPANSION = 32
 _SNAPPY_CHUNK_LIMIT = 1 << 28  # bytes in and out; readers refuse larger chunks
-# A zstd block gives at most 128 KiB, so this many of them make a piece.
-_ZSTD_BLOCKS = 16
-_ZSTD_PIECE_BYTES = _ZSTD_BLOCKS << 17
 _ZSTD_BLOCK_LIMIT = 1 << 17
 _ZSTD_MAGIC = 0xFD2FB528
 _ZSTD_SKIPPABLE = 0x184D2A50  # and the 15 numbers after it
@@ -228,51 +225,93 @@ def _inflates(head: bytes, codec: Literal["zlib", "gzip"]) -> bool:
 
 
 def _read_zstd(window: _Window) -> Iterator[bytes]:
-    """Yield the frames, a few blocks at a time: the size of a block is limited, so that of a piece is too."""
+    """Yield the frames as one stream."""
     zstandard = import_zstandard()
-    while not window.is_at_end():
-        magic = int.from_bytes(window.peek(4), "little")
-        if magic & ~15 == _ZSTD_SKIPPABLE:
-            size = int.from_bytes(window.take(8, "a skippable frame")[4:], "little")
-            while size > 0:
-                size -= len(window.take(min(size, _READ_BYTES), "a skippable frame"))
-            continue
-        if magic != _ZSTD_MAGIC:
-            window.fail("no zstd frame starts here; use compression='auto', or another codec")
-        machine = zstandard.ZstdDecompressor().decompressobj(write_size=_ZSTD_PIECE_BYTES)
-        for part in _zstd_parts(window):
+    source = _ZstdSource(window)
+    machine = zstandard.ZstdDecompressor().stream_reader(source, read_size=_READ_BYTES, read_across_frames=True)
+    while True:
+        try:
+            piece = machine.read(PIECE_BYTES)
+        except zstandard.ZstdError as exc:
+            window.fail(f"corrupt zstd data before this byte ({exc})", exc)
+        if not piece:
+            break
+        yield piece
+    source.check()
+
+
+class _ZstdSource:
+    """The compressed bytes for zstandard, which takes a cut stream for a whole one and does not tell where it fails.
+
+    It follows the frames and blocks by their headers. A stream ends in front of a wrong header, so that the bytes
+    before it are decompressed; ``check`` then raises the error.
+    """
+
+    def __init__(self, window: _Window) -> None:
+        self._window = window
+        self._inside: str | None = None
+        """The part of a frame that the next bytes belong to; None between frames."""
+        self._damage: str | None = None
+        self._head = b""
+        """The bytes read so far of a header."""
+        self._steps = self._walk()
+        self._needed, self._is_header = next(self._steps)
+
+    def read(self, _: int) -> bytes:
+        """Return the next bytes of whatever number; none at the end or in front of damage."""
+        data = b"" if self._damage else self._window.some()
+        at = 0
+        while at < len(data):
+            taken = data[at : at + self._needed] if self._is_header else b""
+            step = min(self._needed, len(data) - at)
+            self._head += taken
+            self._needed -= step
+            at += step
             try:
-                piece = machine.decompress(part)
-            except zstandard.ZstdError as exc:
-                window.fail(f"corrupt zstd data before this byte ({exc})", exc)
-            if piece:
-                yield piece
-        if not machine.eof:
-            window.fail("the zstd frame before this byte is not complete")
+                while self._needed == 0:
+                    self._needed, self._is_header = self._steps.send(self._head)
+                    self._head = b""
+            except StopIteration as end:
+                self._damage = end.value
+                at -= step
+                self._window.give_back(len(data) - at)
+                return data[:at]
+        return data
 
+    def check(self) -> None:
+        """Raise an error if the stream does not end behind a whole frame."""
+        if self._damage is not None:
+            self._window.fail(self._damage)
+        if self._inside is not None or self._head:
+            self._window.fail(f"the file ends inside {self._inside or 'a magic number'}; missing bytes: {self._needed}")
 
-def _zstd_parts(window: _Window) -> Iterator[bytes]:
-    """Yield the bytes of one frame, cut after every few blocks."""
-    descriptor = window.peek(5)[4:]
-    flags = descriptor[0] if descriptor else 0
-    is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
-    size_bytes = (1 if is_single else 0, 2, 4, 8)[flags >> 6]
-    part = window.take(5 + (not is_single) + (0, 1, 2, 4)[flags & 3] + size_bytes, "a zstd frame header")
-    parts = [part]
-    is_last = False
-    while not is_last:
-        head = window.peek(3)
-        word = int.from_bytes(head, "little")
-        is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
-        if len(head) == 3 and (kind == 3 or size > _ZSTD_BLOCK_LIMIT):
-            window.fail(f"a zstd block of kind {kind} and {size} bytes is not possible")
-        parts.append(window.take(3 + (1 if kind == 1 else size), "a zstd block"))
-        if len(parts) >= _ZSTD_BLOCKS and not is_last:
-            yield b"".join(parts)
-            parts = []
-    if has_checksum:
-        parts.append(window.take(4, "the checksum of a zstd frame"))
-    yield b"".join(parts)
+    def _walk(self) -> Generator[tuple[int, bool], bytes, str]:
+        """Yield how many bytes come next, and whether they are a header, which is sent back; return the damage."""
+        while True:
+            self._inside = None
+            magic = int.from_bytes((yield 4, True), "little")
+            if magic & ~15 == _ZSTD_SKIPPABLE:
+                self._inside = "a skippable frame"
+                yield int.from_bytes((yield 4, True), "little"), False
+                continue
+            if magic != _ZSTD_MAGIC:
+                return "no zstd frame starts here; use compression='auto', or another codec"
+            self._inside = "a zstd frame header"
+            flags = (yield 1, True)[0]
+            is_single, has_checksum = bool(flags & 0x20), bool(flags & 0x04)
+            size_bytes = (1 if is_single else 0, 2, 4, 8)[flags >> 6]
+            yield (not is_single) + (0, 1, 2, 4)[flags & 3] + size_bytes, False
+            is_last = False
+            while not is_last:
+                self._inside = "a zstd block"
+                word = int.from_bytes((yield 3, True), "little")
+                is_last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+                if kind == 3 or size > _ZSTD_BLOCK_LIMIT:
+                    return f"a zstd block of kind {kind} and {size} bytes is not possible"
+                yield 1 if kind == 1 else size, False
+            if has_checksum:
+                self._inside = "the checksum of a zstd frame"
+                yield 4, False
 
 
 def import_zstandard() -> Any:

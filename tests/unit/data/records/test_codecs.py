@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import random
 import struct
 import zlib
 from pathlib import Path
@@ -118,6 +119,42 @@ def test_a_zstd_bomb_of_run_length_blocks_comes_in_pieces() -> None:
     sizes = [len(piece) for piece in codecs.decompress(io.BytesIO(header + block * 1000 + last), "zstd", "file")]
     assert sum(sizes) == 1000 << 17
     assert max(sizes) <= 4 * codecs.PIECE_BYTES
+
+
+class Drip(io.BytesIO):
+    """A file that returns a few bytes per read, as a pipe may."""
+
+    def __init__(self, data: bytes, most: int) -> None:
+        super().__init__(data)
+        self._most = most
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        return super().read(self._most)
+
+
+def test_zstd_headers_may_be_cut_anywhere() -> None:
+    data = random.Random(1).randbytes(300_000)
+    skippable = struct.pack("<II", 0x184D2A53, 5) + b"12345"
+    stream = skippable + packed(data, "zstd") + skippable + packed(b"", "zstd") + packed(data[:7], "zstd")
+    for most in (1, 2, 3, 5, 1000):
+        assert b"".join(codecs.decompress(Drip(stream, most), "zstd", "file")) == data + data[:7]
+
+
+def test_the_zstd_bytes_before_a_wrong_header_are_decompressed() -> None:
+    data = random.Random(1).randbytes(300_000)
+    frame = packed(data, "zstd")
+    for stream, place, reason in (
+        (frame + b"junk" * 9, len(frame), "no zstd frame starts here"),
+        (frame + frame[:4] + b"\0\x38" + b"\xff" * 9, len(frame) + 6, "a zstd block of kind 3"),
+        (frame + frame[:2], len(frame) + 2, "the file ends inside a magic number; missing bytes: 2"),
+        (frame + frame[:100], len(frame) + 100, "the file ends inside a zstd block"),
+        (frame[:-1], len(frame) - 1, "the file ends inside the checksum of a zstd frame; missing bytes: 1"),
+    ):
+        pieces = []
+        with pytest.raises(RecordCorrupt, match=rf"^file: compressed byte {place}: {reason}"):  # noqa: PT012
+            for piece in codecs.decompress(io.BytesIO(stream), "zstd", "file"):
+                pieces.append(piece)
+        assert b"".join(pieces)[: len(data)] == data
 
 
 def test_snappy_claims_are_checked_before_memory_is_taken() -> None:
