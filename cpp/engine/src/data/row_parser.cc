@@ -6,6 +6,7 @@
 #include <cctype>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string_view>
@@ -52,23 +53,31 @@ Value load(const std::byte* at) {
   return value;
 }
 
-// Whether two names are equal. Those of 4 to 16 bytes are compared as two words, without a call.
-bool are_equal(std::string_view a, std::string_view b) {
-  if (a.size() != b.size()) return false;
-  const auto are_words_equal = [&]<typename Word>(Word) {
-    const auto differs = [&](std::size_t at) {
-      Word left;
-      Word right;
-      std::memcpy(&left, a.data() + at, sizeof left);
-      std::memcpy(&right, b.data() + at, sizeof right);
-      return left ^ right;
-    };
-    return (differs(0) | differs(a.size() - sizeof(Word))) == 0;
-  };
-  if (a.size() >= 8 && a.size() <= 16) return are_words_equal(std::uint64_t{});
-  if (a.size() >= 4 && a.size() < 8) return are_words_equal(std::uint32_t{});
-  return a == b;
+// Names of 8 to 16 bytes, as most are, are hashed and compared as two words that may overlap, without a call.
+bool are_two_words(std::string_view name) noexcept { return name.size() >= 8 && name.size() <= 16; }
+
+std::uint64_t word_at(std::string_view name, std::size_t at) noexcept {
+  std::uint64_t word;
+  std::memcpy(&word, name.data() + at, sizeof word);
+  return word;
 }
+
+struct EqualNames {
+  using is_transparent = void;
+  bool operator()(std::string_view a, std::string_view b) const noexcept {
+    if (a.size() != b.size() || !are_two_words(a)) return a == b;
+    const std::size_t last = a.size() - sizeof(std::uint64_t);
+    return word_at(a, 0) == word_at(b, 0) && word_at(a, last) == word_at(b, last);
+  }
+};
+
+struct HashOfName {
+  using is_transparent = void;
+  std::size_t operator()(std::string_view name) const noexcept {
+    if (!are_two_words(name)) return std::hash<std::string_view>{}(name);
+    return mix(word_at(name, 0), word_at(name, name.size() - sizeof(std::uint64_t)));
+  }
+};
 
 // The first value of a bytes cell.
 Bytes first_text(const Cell& cell) {
@@ -87,7 +96,7 @@ Bytes first_text(const Cell& cell) {
 // State kept between calls: the columns of names, and the guesses that were right so far.
 struct RowParser::Scratch {
   // Where each name leads, wanted or not.
-  std::unordered_map<std::string, std::uint32_t> targets;
+  std::unordered_map<std::string, std::uint32_t, HashOfName, EqualNames> targets;
   // Records of one stream name their features in the same order: the guess is the name that stood here last time.
   struct Guess {
     const std::string* name = nullptr;
@@ -648,7 +657,7 @@ class RowParser::RecordReader {
     auto& guesses = scratch_.guesses;
     if (position < guesses.size()) {
       const auto& guess = guesses[position];
-      if (guess.name != nullptr && are_equal(*guess.name, name)) return guess.column;
+      if (guess.name != nullptr && EqualNames{}(*guess.name, name)) return guess.column;
     } else {
       guesses.resize(std::min<std::size_t>(position + 1, kMostGuesses));
     }
@@ -660,8 +669,7 @@ class RowParser::RecordReader {
 
   std::uint32_t find_target(std::string_view name, const std::string*& kept) {
     auto& targets = scratch_.targets;
-    const std::string key(name);
-    if (const auto found = targets.find(key); found != targets.end()) {
+    if (const auto found = targets.find(name); found != targets.end()) {
       // A column may have been asked for since the name was first met.
       if (found->second == Columns::kUnwanted) found->second = columns_.find(name);
       kept = &found->first;
@@ -669,7 +677,7 @@ class RowParser::RecordReader {
     }
     const std::uint32_t column = new_target(name);
     // Names without end would be memory without end: past the limit they are looked up each time.
-    if (targets.size() < kMostNames) kept = &targets.emplace(key, column).first->first;
+    if (targets.size() < kMostNames) kept = &targets.emplace(name, column).first->first;
     return column;
   }
 
