@@ -11,7 +11,7 @@ from pathlib import Path
 from engine.peers import PeerMissing
 from engine.workload import Ids, Rows
 
-__all__ = ["RandomReads", "UnorderedMap", "arithmetic_per_s"]
+__all__ = ["RandomLines", "UnorderedMap", "arithmetic_per_s"]
 
 SOURCE = Path(__file__).with_name("native_peers.cc")
 BUILD = SOURCE.parents[2] / "build" / "bench"
@@ -21,7 +21,7 @@ DISTANCES = (0, 4, 8, 16, 32, 64)
 _SIZE, _HANDLE, _INT = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
 _SIGNATURES: dict[str, tuple[object, list[object]]] = {
     "buffer_new": (_HANDLE, [_SIZE, _INT]),
-    "buffer_read": (ctypes.c_double, [_HANDLE, _INT, _SIZE, _SIZE, ctypes.c_uint64]),
+    "buffer_visit": (ctypes.c_double, [_HANDLE, _INT, _SIZE, _SIZE, ctypes.c_uint64, ctypes.c_bool]),
     "arithmetic": (ctypes.c_double, [_INT, _SIZE]),
     "map_new": (_HANDLE, []),
     "map_assign": (None, [_HANDLE, _HANDLE, _HANDLE, _SIZE]),
@@ -48,8 +48,8 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-class RandomReads:
-    """A bare prefetching random-read loop over a buffer: what the memory of this machine can do."""
+class RandomLines:
+    """Bare prefetching loops over random lines of a buffer: what the memory of this machine can do."""
 
     def __init__(self, size: int, threads: int, lines: int) -> None:
         self._library = _library()
@@ -59,15 +59,20 @@ class RandomReads:
         self._buffer = self._library.buffer_new(size, threads)
         if not self._buffer:
             raise PeerMissing(f"no memory for a buffer of {size} bytes")
-        speeds = {distance: max(self.lines_per_s(distance) for _ in range(3)) for distance in DISTANCES}
+        speeds = {distance: max(self._visit(threads, distance, False) for _ in range(3)) for distance in DISTANCES}
         self.distance = max(DISTANCES, key=lambda distance: speeds[distance])
 
-    def lines_per_s(self, distance: int | None = None, threads: int | None = None) -> float:
-        """Return the lines read per second, with the best distance and all threads unless given."""
+    def reads_per_s(self, threads: int | None = None) -> float:
+        """Return the lines read per second, with all threads unless given."""
+        return self._visit(threads or self._threads, self.distance, False)
+
+    def updates_per_s(self, threads: int | None = None) -> float:
+        """Return the lines read and written per second."""
+        return self._visit(threads or self._threads, self.distance, True)
+
+    def _visit(self, threads: int, distance: int, writes: bool) -> float:
         self._calls += 1
-        ahead = self.distance if distance is None else distance
-        count = self._threads if threads is None else threads
-        speed: float = self._library.buffer_read(self._buffer, count, self._lines, ahead, self._calls)
+        speed: float = self._library.buffer_visit(self._buffer, threads, self._lines, distance, self._calls, writes)
         return speed
 
 

@@ -1,4 +1,4 @@
-// native_peers.cc: what C++ offers without us: bare loops of random reads and of arithmetic, and std::unordered_map.
+// native_peers.cc: what C++ offers without us: bare loops over random lines and of arithmetic, and std::unordered_map.
 // Called through ctypes.
 
 #include <sys/mman.h>
@@ -41,26 +41,28 @@ struct Buffer {
   std::size_t size;
 };
 
-// Reads `count` random lines, each asked for `distance` reads ahead (0 = only what the core overlaps by itself).
-std::uint64_t read_lines(const Buffer& buffer, std::uint64_t seed, std::size_t count, std::size_t distance) {
+// Reads `count` random lines, each asked for `distance` lines ahead (0 = only what the core overlaps by itself), and
+// writes them if `kWrites`. Threads may meet in a line, hence the atomic accesses, which cost nothing.
+template <bool kWrites>
+std::uint64_t visit_lines(const Buffer& buffer, std::uint64_t seed, std::size_t count, std::size_t distance) {
   const std::uint64_t lines = buffer.size / kLine;
-  std::array<const char*, kRing> ring;
+  std::array<char*, kRing> ring;
   const auto at = [&](std::uint64_t number) {
     const auto line = static_cast<std::uint64_t>((static_cast<unsigned __int128>(mix(seed + number)) * lines) >> 64);
     return buffer.bytes + line * kLine;
   };
   for (std::size_t i = 0; i < distance; ++i) {
     ring[i] = at(i);
-    __builtin_prefetch(ring[i]);
+    __builtin_prefetch(ring[i], kWrites);
   }
   std::uint64_t sum = 0;
   for (std::size_t i = 0; i < count; ++i) {
-    const char* next = at(i + distance);
-    if (distance > 0) __builtin_prefetch(next);
+    char* const next = at(i + distance);
+    if (distance > 0) __builtin_prefetch(next, kWrites);
     ring[(i + distance) % kRing] = next;
-    std::uint64_t word;
-    std::memcpy(&word, ring[i % kRing], sizeof(word));
-    sum += word;
+    const std::atomic_ref word(*reinterpret_cast<std::uint64_t*>(ring[i % kRing]));
+    sum += word.load(std::memory_order_relaxed);
+    if constexpr (kWrites) word.store(sum, std::memory_order_relaxed);
   }
   return sum;
 }
@@ -104,15 +106,17 @@ void* buffer_new(std::size_t size, int threads) {
   return buffer;
 }
 
-// Returns the lines per second of all threads together.
-double buffer_read(void* handle, int threads, std::size_t lines_per_thread, std::size_t distance, std::uint64_t seed) {
+// Returns the lines per second of all threads together; `writes` = whether they are written too.
+double buffer_visit(void* handle, int threads, std::size_t lines_per_thread, std::size_t distance, std::uint64_t seed,
+                    bool writes) {
   const Buffer& buffer = *static_cast<Buffer*>(handle);
   std::vector<std::uint64_t> sums(threads * (kLine / sizeof(std::uint64_t)));
   const double start = now();
   run_threads(threads, [&](int thread) {
     const std::uint64_t own = mix(seed * 1000003 + thread);
+    const auto visit = writes ? visit_lines<true> : visit_lines<false>;
     sums[thread * (kLine / sizeof(std::uint64_t))] =
-        read_lines(buffer, own, lines_per_thread, std::min(distance, kRing - 1));
+        visit(buffer, own, lines_per_thread, std::min(distance, kRing - 1));
   });
   const double seconds = now() - start;
   volatile std::uint64_t sink = 0;

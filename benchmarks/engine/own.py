@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.native import RandomReads, arithmetic_per_s
+from engine.native import RandomLines, arithmetic_per_s
 from engine.peers import OurTable, PeerMissing
 from engine.results import Result, compare, progress, skipped
 from engine.workload import Batch, Sizes, Workload, scatter
@@ -78,12 +78,12 @@ def _bytes_per_row(table: Table, grown: int) -> Result:
 
 def _line_share(ours: OurTable, batches: Sequence[Batch], sizes: Sizes) -> Result:
     try:
-        reads = RandomReads(ours.table.memory_bytes, sizes.threads, sizes.rows // 5)
+        reads = RandomLines(ours.table.memory_bytes, sizes.threads, sizes.rows // 5)
     except PeerMissing as error:
         return skipped("line_share", error)
     ours.use(batches)
     speeds: list[float] = []
-    turns = [ours.step, lambda _: speeds.append(reads.lines_per_s())]
+    turns = [ours.step, lambda _: speeds.append(reads.reads_per_s())]
     seconds = interleave(turns, rounds=sizes.rounds, steps=sizes.steps)
     lines = LINES_PER_ID * float(np.mean([len(np.unique(batch.rows)) for batch in batches])) / 1e6
     ceiling = np.reshape(speeds, (sizes.rounds, sizes.steps + 1))[:, 1:].mean(axis=1) / 1e6
@@ -115,18 +115,20 @@ def _threads(
 
 
 def _many_threads(ours: OurTable, workload: Workload) -> Result:
-    """Measure the same ratio for steps, for pure arithmetic and for random reads: the machine itself is a limit."""
+    """Measure the same ratio for steps, arithmetic, random reads and random updates: the machine itself is a limit."""
     case, few = "threads_16_over_2", workload.sizes.threads
     cores = len(os.sched_getaffinity(0))
     if cores < MANY_THREADS:
         return skipped(case, f"the machine has {cores} cores, expected at least {MANY_THREADS}")
     try:
-        reads = RandomReads(ours.table.memory_bytes, MANY_THREADS, workload.sizes.rows // 5)
+        lines = RandomLines(ours.table.memory_bytes, MANY_THREADS, workload.sizes.rows // 5)
     except PeerMissing as error:
         return skipped(case, error)
     rounds = range(workload.sizes.rounds)
     arithmetic = [arithmetic_per_s(MANY_THREADS) / arithmetic_per_s(few) for _ in rounds]
-    lines = [reads.lines_per_s() / reads.lines_per_s(threads=few) for _ in rounds]
-    extra = {"arithmetic_ratio": float(np.median(arithmetic)), "reads_ratio": float(np.median(lines))}
+    reads = [lines.reads_per_s() / lines.reads_per_s(few) for _ in rounds]
+    updates = [lines.updates_per_s() / lines.updates_per_s(few) for _ in rounds]
+    ratios = {"arithmetic_ratio": arithmetic, "reads_ratio": reads, "updates_ratio": updates}
+    extra = {name: float(np.median(values)) for name, values in ratios.items()}
     # New threads take memory for their first steps; those of a training job stay.
     return _threads(case, (MANY_THREADS, few), ours, workload, steps_per_call=8, **extra)
