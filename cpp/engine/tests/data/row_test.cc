@@ -23,7 +23,7 @@ TEST(Block, AColumnWithoutCellsIsAbsentAndReadsAsNothing) {
 
 TEST(Block, TheFirstCellMakesAColumnWhoseOtherCellsHoldNothing) {
   Block block(3, 2);
-  for (const std::uint32_t column : {1U, 5U}) {  // one that the block was made with, and one beyond
+  for (const std::uint32_t column : {1U, 5U}) {  // within and beyond the columns that the block was made with
     block.set_cell(1, column, kCell);
     const Cell* const cells = block.find_column(column);
     ASSERT_NE(cells, nullptr);

@@ -258,7 +258,7 @@ class _ZstdSource:
         self._needed, self._is_header = next(self._steps)
 
     def read(self, _: int) -> bytes:
-        """Return the next bytes of whatever number; none at the end or in front of damage."""
+        """Return the next bytes, many or few; none at the end or in front of damage."""
         data = b"" if self._damage else self._window.some()
         at = 0
         while at < len(data):
