@@ -282,13 +282,16 @@ class Declaration:
         Raises:
             ConfigError: A feature has no slice, so its ids would be read for nothing.
         """
+        self._check_slices()
+        self.is_frozen = True
+
+    def _check_slices(self) -> None:
         used = {part.piece.feature for tensor in self.tensors() for part in tensor.parts}
         for feature in self.features.values():
             if feature.name not in used:
                 raise ConfigError(
                     f"feature {feature.name!r} has no slice; declare one with embedding_slice, or drop it"
                 )
-        self.is_frozen = True
 
     # --- derived from it -----------------------------------------------------------------------------------------
 
@@ -316,7 +319,11 @@ class Declaration:
         Args:
             seed: Seed of first values.
             deterministic: Whether results must be the same bytes for every number of threads.
+
+        Raises:
+            ConfigError: A feature has no slice.
         """
+        self._check_slices()
         return [self._table_spec(name, seed, deterministic) for name in self.tables]
 
     def _table_spec(self, name: str, seed: int, deterministic: bool) -> TableSpec:

@@ -174,6 +174,7 @@ def test_slices_that_are_groups_stay_apart() -> None:
         (lambda made: made.add_layout(["history", "user_id"], "vec", 4, out="stack"), "max_sequence_length"),
         (lambda made: made.add_layout({"user_id": 2, "item_id": 3}, "v", None, out="stack"), "dims of features"),
         (lambda made: made.freeze(), "has no slice"),
+        (lambda made: made.table_specs(), "has no slice"),
     ],
 )
 def test_a_wrong_declaration_is_refused_with_the_remedy(act, text: str) -> None:
