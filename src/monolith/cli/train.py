@@ -13,6 +13,7 @@ import typer
 
 from monolith.cli._job_help import OF_TRAINING, job_command
 from monolith.core.errors import ConfigError
+from monolith.core.freed_memory import keep_freed_memory
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.config.cluster import RanksMode
 from monolith.training.config.options import with_config_options
@@ -20,8 +21,6 @@ from monolith.training.config.options import with_config_options
 __all__ = ["register"]
 
 _EXIT_S = 60.0
-_PURGE_DELAY_MS = 1000
-"""Torch for Arm returns freed memory to the system after 10 ms by default, and each step takes its pages again."""
 
 _EXAMPLE = (
     "Example: monolith train --task deepfm --data 'day-*.parquet' --label-features click --model-dir runs/clicks    "
@@ -47,7 +46,7 @@ def train(
     Resumes from the newest checkpoint in --model-dir, at the exact position in the data. Ctrl-C saves a checkpoint and
     exits.
     """
-    os.environ.setdefault("MIMALLOC_PURGE_DELAY", str(_PURGE_DELAY_MS))  # torch reads it when it is imported
+    keep_freed_memory()
     from monolith.cli._job import load_job, show_columns, show_metrics
 
     loaded = load_job(flags, config, ClusterJobConfig)

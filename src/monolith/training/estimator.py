@@ -21,6 +21,7 @@ from monolith import embedding
 from monolith.artifacts.remote_folder import artifact_url, check_writable, open_folder, push_folder
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import CheckpointMissing, ConfigError, DataError, MonolithError, SchemaMismatch
+from monolith.core.freed_memory import keep_freed_memory
 from monolith.data import Batch, Dataset
 from monolith.embedding import EmbeddingStore
 from monolith.features import Model
@@ -644,7 +645,8 @@ def _small_rows(model: Model, gradients: GradientConfig) -> SmallRows | None:
 
 
 def _prepare(config: RunConfig) -> None:
-    """Seed every generator and set the threads, before the model is built."""
+    """Seed every generator, and set the memory and the threads, before the model is built."""
+    keep_freed_memory()
     random.seed(config.runtime.seed)
     np.random.seed(config.runtime.seed % (1 << 32))
     torch.manual_seed(config.runtime.seed)
