@@ -20,6 +20,7 @@ NB_MODULE(_native, m) {
   bindings::bind_columns(m);
   bindings::bind_text(m);
   bindings::bind_layouts(m);
+  bindings::bind_pairs(m);
   bindings::bind_dataplane(m);
   bindings::bind_eventlog(m);
   bindings::bind_joiner(m);

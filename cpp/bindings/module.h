@@ -28,6 +28,7 @@ void bind_framing(nb::module_& m);
 void bind_columns(nb::module_& m);
 void bind_text(nb::module_& m);
 void bind_layouts(nb::module_& m);
+void bind_pairs(nb::module_& m);
 void bind_dataplane(nb::module_& m);
 void bind_eventlog(nb::module_& m);
 void bind_joiner(nb::module_& m);

@@ -1020,6 +1020,16 @@ class Layouts:
         The same for ids that a parser left in a batch: feature i is at places[i] of it.
         """
 
+def sum_pairs(vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], together: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')], pairs: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu')]) -> None:
+    """
+    Fill ``together`` with the sum of the vectors of each example, and ``pairs`` with that of the products of all pairs.
+    """
+
+def pair_gradients(vectors: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)], together: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], grads: Annotated[NDArray[numpy.float32], dict(shape=(None, None), order='C', device='cpu', writable=False)], others: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu', writable=False)] | None, out: Annotated[NDArray[numpy.float32], dict(shape=(None, None, None), order='C', device='cpu')]) -> None:
+    """
+    Fill ``out`` with the gradient of the vectors, from that of the pairs and the sum of all other gradients.
+    """
+
 def ps_tables_hash(names: Sequence[str], dims: Sequence[int]) -> int: ...
 
 def ps_shard_of(ids: Annotated[NDArray[numpy.int64], dict(shape=(None,), order='C', device='cpu', writable=False)], shards: int) -> Annotated[NDArray[numpy.int64], dict(shape=(None,))]: ...

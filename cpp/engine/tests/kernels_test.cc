@@ -497,5 +497,71 @@ TEST(Kernels, LayoutsCarryTheSameBitsAtEveryLevel) {
   }
 }
 
+// --- pairs of vectors ---
+
+TEST(Kernels, PairsAreSummedColumnByColumnInOrderOfTheVectors) {
+  Draw draw(8);
+  for (const std::size_t width : kWidths) {
+    for (const std::size_t count : {0U, 1U, 2U, 7U}) {
+      constexpr std::size_t kExamples = 5;
+      const Floats values = draw.values(kExamples * count * width, true);
+      const Floats grads = draw.values(kExamples * width, true);
+      const Floats others = draw.values(values.size(), true);
+      Floats together(kExamples * width, 0.0F);
+      Floats pairs(kExamples * width, 0.0F);
+      Floats gradients(values.size());
+      Floats with_others(values.size());
+      for (std::size_t example = 0; example < kExamples; ++example) {
+        for (std::size_t k = 0; k < width; ++k) {
+          const std::size_t at = example * width + k;
+          float squares = 0.0F;
+          for (std::size_t i = 0; i < count; ++i) {
+            const float value = values[(example * count + i) * width + k];
+            together[at] += value;
+            squares += value * value;
+          }
+          pairs[at] = 0.5F * (together[at] * together[at] - squares);
+          for (std::size_t i = 0; i < count; ++i) {
+            const std::size_t place = (example * count + i) * width + k;
+            gradients[place] = (together[at] - values[place]) * grads[at];
+            with_others[place] = gradients[place] + others[place];
+          }
+        }
+      }
+      const Vectors vectors{values.data(), kExamples, count, width};
+      for (const Kernels* level : runnable_kernels()) {
+        const AtLevel at(*level);
+        for (const unsigned threads : {1U, 3U}) {
+          Pool pool(threads);
+          Floats sums(together.size(), kNan);
+          Floats found(pairs.size(), kNan);
+          sum_pairs(vectors, sums.data(), found.data(), pool);
+          EXPECT_TRUE(are_equal(sums, together)) << level->level << ", width " << width;
+          EXPECT_TRUE(are_equal(found, pairs)) << level->level << ", width " << width;
+          Floats out(values.size(), kNan);
+          pair_gradients(vectors, together.data(), grads.data(), nullptr, out.data(), pool);
+          EXPECT_TRUE(are_equal(out, gradients)) << level->level << ", width " << width;
+          pair_gradients(vectors, together.data(), grads.data(), others.data(), out.data(), pool);
+          EXPECT_TRUE(are_equal(out, with_others)) << level->level << ", width " << width;
+        }
+      }
+    }
+  }
+}
+
+TEST(Kernels, PairsOfManyExamplesAreSharedOutToThreads) {
+  constexpr std::size_t kExamples = 10'000;
+  Floats values(kExamples * 2 * 3);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1000);
+  Pool pool(4);
+  Floats together(kExamples * 3);
+  Floats pairs(kExamples * 3);
+  sum_pairs({values.data(), kExamples, 2, 3}, together.data(), pairs.data(), pool);
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const std::size_t first = i / 3 * 6 + i % 3;
+    ASSERT_EQ(pairs[i], values[first] * values[first + 3]) << i;
+  }
+}
+
 }  // namespace
 }  // namespace engine

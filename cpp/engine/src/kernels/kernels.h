@@ -19,6 +19,7 @@
 #include "engine/bags.h"
 #include "engine/layout/step_plan.h"
 #include "engine/optimizer.h"
+#include "engine/pairs.h"
 
 namespace engine {
 
@@ -65,6 +66,25 @@ struct GradientSums {
   const std::uint32_t* times;  // by row: fetched for the stamps that follow; null: no fetch
 };
 
+// Examples [begin, end) of sum_pairs and pair_gradients; see engine/pairs.h.
+struct PairSums {
+  Vectors vectors;
+  std::size_t begin;
+  std::size_t end;
+  float* together;
+  float* pairs;
+};
+
+struct PairGradients {
+  Vectors vectors;
+  std::size_t begin;
+  std::size_t end;
+  const float* together;
+  const float* grads;
+  const float* others;  // null: none
+  float* out;
+};
+
 struct Kernels {
   const char* level;
 
@@ -96,6 +116,10 @@ struct Kernels {
   // --- layouts ---
   void (*pool_wire)(const layout::PoolWire& work) noexcept;
   void (*scatter_wire)(const layout::ScatterWire& work) noexcept;
+
+  // --- pairs of vectors ---
+  void (*sum_pairs)(const PairSums& sums) noexcept;
+  void (*pair_gradients)(const PairGradients& gradients) noexcept;
 };
 
 extern const Kernels kBaselineKernels;

@@ -15,6 +15,7 @@
 #include "engine/hash.h"
 #include "formats.h"
 #include "kernels.h"
+#include "pairs.h"
 #include "search.h"
 #include "sums.h"
 #include "wires.h"
@@ -85,7 +86,9 @@ consteval Kernels make_kernels(const char* level) {
           .decode_levels = decode_level_values,
           .round_to_levels = round_to_level_values,
           .pool_wire = pool_wire,
-          .scatter_wire = scatter_wire};
+          .scatter_wire = scatter_wire,
+          .sum_pairs = sum_pairs,
+          .pair_gradients = pair_gradients};
 }
 
 }  // namespace

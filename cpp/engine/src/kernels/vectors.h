@@ -47,6 +47,16 @@ class Block {
   [[gnu::always_inline]] void scale(float factor) noexcept {
     for (std::size_t i = 0; i < kLanes; ++i) lanes_[i] *= factor;
   }
+  [[nodiscard, gnu::always_inline]] Block times(const Block& other) const noexcept {
+    Block product;
+    for (std::size_t i = 0; i < kLanes; ++i) product.lanes_[i] = lanes_[i] * other.lanes_[i];
+    return product;
+  }
+  [[nodiscard, gnu::always_inline]] Block less(const Block& other) const noexcept {
+    Block difference;
+    for (std::size_t i = 0; i < kLanes; ++i) difference.lanes_[i] = lanes_[i] - other.lanes_[i];
+    return difference;
+  }
   [[gnu::always_inline]] void store(float* to) const noexcept {
     for (std::size_t i = 0; i < kLanes; ++i) std::memcpy(to + i * kLaneFloats, &lanes_[i], sizeof(lanes_[i]));
   }
