@@ -54,9 +54,9 @@ class Network(nn.Module):
 
     def forward(self, vectors: Tensor, bias: Tensor, dense: Tensor) -> Tensor:  # noqa: D102
         numbers = dense.sign() * dense.abs().log1p()
-        pairs: Tensor = self.pairs(vectors).squeeze(1)
+        pairs, vectors = self.pairs.with_features(vectors)
         deep: Tensor = self.tower([vectors.flatten(1), numbers]).squeeze(1)
-        return bias + pairs + deep
+        return bias + pairs.squeeze(1) + deep
 
     def plain_state(self) -> dict[str, Tensor]:
         """Return the weights for a ``PlainNetwork``."""

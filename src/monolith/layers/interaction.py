@@ -7,13 +7,14 @@ Inputs are embeddings of equal width, as (B, n, k) or as a list of (B, k). Cross
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
 from monolith.layers._arguments import check_choice, check_dims, check_rank, check_whole
+from monolith.layers._pairs import sum_pairs
 from monolith.layers.activations import ActivationLike
 from monolith.layers.configured import Configured
 from monolith.layers.dense import Dense
@@ -83,49 +84,20 @@ class FM(Configured):
 
     def forward(self, features: Tensor | Sequence[Tensor]) -> Tensor:
         """Sum the products of all pairs."""
-        x = as_stack("the input of FM", features)
-        if torch.compiler.is_compiling():  # a compiler fuses the formula and derives its gradient
-            pairs = 0.5 * (x.sum(dim=1).square() - x.square().sum(dim=1))
-            return pairs.sum(dim=1, keepdim=True) if self.pooled else pairs
-        result: Tensor = _SumPairs.apply(x, self.pooled)[0]  # type: ignore[no-untyped-call]
-        return result
+        return self.with_features(features)[0]
 
+    def with_features(self, features: Tensor | Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the sum and the features, (B, n, k), for further layers.
 
-class _SumPairs(torch.autograd.Function):
-    """The formula of ``FM`` and the sum of the features, with few passes over x.
+        Layers that take these features instead of the given ones make the backward pass faster: one pass over the
+        features computes the gradient of the pairs and adds that of all other layers.
 
-    The gradient of the pairs is g ∘ (Σ x_j − x_i). The sum is an output too, so that a second derivative reaches it.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(x: Tensor, pooled: bool) -> tuple[Tensor, Tensor]:
-        wide = x.to(torch.promote_types(x.dtype, torch.float32))
-        together = wide.sum(dim=1)
-        if pooled:  # a norm writes no squares
-            pairs = together.square().sum(dim=1) - torch.linalg.vector_norm(wide, dim=(1, 2)).square()
-            pairs = pairs.unsqueeze(1)
-        else:
-            pairs = together.square() - wide.square().sum(dim=1)
-        return (0.5 * pairs).to(x.dtype), together
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, bool], output: tuple[Tensor, Tensor]) -> None:
-        ctx.save_for_backward(inputs[0], output[1])
-        ctx.set_materialize_grads(False)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor | None, grad_together: Tensor | None) -> tuple[Tensor | None, None]:
-        x, together = ctx.saved_tensors
-        result = None
-        if grad is not None:
-            grad = grad.unsqueeze(1)
-            result = torch.addcmul(grad * together.to(x.dtype).unsqueeze(1), grad, x, value=-1)
-        if grad_together is not None:
-            direct = grad_together.to(x.dtype).unsqueeze(1).expand_as(x)
-            result = direct if result is None else result + direct
-        return result, None
+        >>> fm, tower = FM(), MLP([1])
+        >>> pairs, vectors = fm.with_features(torch.ones(2, 3, 4))
+        >>> (pairs + tower(vectors.flatten(1))).shape
+        torch.Size([2, 1])
+        """
+        return sum_pairs(as_stack("the input of FM", features), self.pooled)
 
 
 class GroupInt(Configured):

@@ -59,7 +59,7 @@ class DeepFM(Model):
 
     @override
     def forward(self, batch: Batch) -> Output:
-        vectors = self.fields.vectors(batch)
+        pairs, vectors = self.pairs.with_features(self.fields.vectors(batch))
         deep: Tensor = self.tower([vectors.flatten(1), self.fields.numbers(batch)])
-        logits: Tensor = self.bias(batch) + self.pairs(vectors) + deep
+        logits: Tensor = self.bias(batch) + pairs + deep
         return Output(head=self.head, logits=logits.squeeze(1), label=batch.label[:, 0])

@@ -4,6 +4,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from monolith import layers
 from monolith.core.errors import ConfigError
@@ -48,6 +50,50 @@ def test_fm_of_half_precision_sums_in_single_precision(pooled: bool) -> None:
     pairs = layers.FM(pooled)(x)
     assert pairs.dtype == torch.bfloat16
     torch.testing.assert_close(pairs, layers.FM(pooled)(x.float()).bfloat16(), rtol=0.01, atol=0.0)
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+@pytest.mark.parametrize("shape", [(3, 4, 5), (300, 26, 16), (7, 3, 21), (2, 1, 1), (0, 4, 8), (4, 0, 8)])
+def test_fm_of_the_engine_is_that_of_torch(pooled: bool, shape: tuple[int, int, int]) -> None:
+    layer = layers.FM(pooled)
+    exact = torch.randn(shape, dtype=torch.float64).transpose(0, 1).contiguous().transpose(0, 1).requires_grad_()
+    x = exact.detach().float().requires_grad_()
+    expected, pairs = layer(exact), layer(x)
+    torch.testing.assert_close(pairs.double(), expected, rtol=1e-4, atol=1e-4)
+    weights = torch.randn_like(expected)
+    (grad,) = torch.autograd.grad(pairs, x, weights.float())
+    torch.testing.assert_close(grad.double(), torch.autograd.grad(expected, exact, weights)[0], rtol=1e-4, atol=1e-4)
+
+
+def test_the_gradient_of_the_features_of_fm_has_that_of_all_layers() -> None:
+    x = torch.randn(6, 4, 5, requires_grad=True)
+    weights = torch.randn(20, 1)
+    layer = layers.FM()
+    pairs, features = layer.with_features(x)
+    torch.testing.assert_close(features, x)
+    (grad,) = torch.autograd.grad((pairs + features.flatten(1) @ weights).square().sum(), x)
+    (expected,) = torch.autograd.grad((layer(x) + x.flatten(1) @ weights).square().sum(), x)
+    torch.testing.assert_close(grad, expected)
+    (alone,) = torch.autograd.grad(layer.with_features(x)[1].sum(), x)
+    assert alone.eq(1).all()
+
+
+def test_transforms_and_tracers_of_torch_see_fm() -> None:
+    layer, x = layers.FM(), torch.randn(3, 6, 4, 5)
+    expected = torch.stack([layer(each) for each in x])
+    torch.testing.assert_close(torch.func.vmap(layer)(x), expected)
+    traced = make_fx(layer)(x[0])
+    torch.testing.assert_close(traced(x[1]), expected[1])
+    first = x[0].clone().requires_grad_()
+    (grad,) = torch.autograd.grad(layer(first).square().sum(), first, create_graph=True)
+    (second,) = torch.autograd.grad(grad.sum(), first)
+    wide = x[0].double().requires_grad_()
+    (wide_grad,) = torch.autograd.grad(layer(wide).square().sum(), wide, create_graph=True)
+    torch.testing.assert_close(second.double(), torch.autograd.grad(wide_grad.sum(), wide)[0], rtol=1e-4, atol=1e-3)
+    batched = torch.autograd.grad(layer(first), first, torch.eye(6).unsqueeze(2), is_grads_batched=True)[0]
+    torch.testing.assert_close(batched.sum(0), torch.autograd.grad(layer(first).sum(), first)[0])
+    with FakeTensorMode():
+        assert layer(torch.empty(6, 4, 5)).shape == (6, 1)
 
 
 def test_lists_and_stacks_are_the_same_input() -> None:
