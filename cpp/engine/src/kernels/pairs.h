@@ -44,7 +44,10 @@ template <class Work>
   const PairGradients work = gradients;
   const std::size_t width = work.vectors.width;
   for (std::size_t example = work.begin; example < work.end; ++example) {
-    const std::size_t first = example * work.vectors.count * width;
+    const std::size_t floats = work.vectors.count * width;
+    const std::size_t first = example * floats;
+    // Lines that another processor may have: see WirePool::fetch_out.
+    for (std::size_t at = 0; at < floats; at += kLineBytes / sizeof(float)) prefetch_for_write(work.out + first + at);
     for_each_columns(width, [&](std::size_t at, auto columns) {
       const Block<columns> together(work.together + example * width + at);
       const Block<columns> grad(work.grads + example * width + at);

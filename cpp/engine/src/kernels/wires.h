@@ -19,6 +19,8 @@ using layout::RowRange;
 using layout::StepPlan;
 using layout::Wire;
 
+constexpr std::size_t kLineFloats = kLineBytes / sizeof(float);
+
 struct Examples {
   std::size_t begin;
   std::size_t end;
@@ -62,9 +64,20 @@ class WirePool {
     return bags_.offsets == nullptr ? bag : bags_.offsets[bag];
   }
 
+  // Fetches the lines that an example's floats will fill. Another processor read or wrote them in the last step, and a
+  // store that waits for its line holds up all later ones.
+  [[gnu::always_inline]] void fetch_out(std::size_t example) const noexcept {
+    for (std::size_t at = 0; at < kWidth; at += kLineFloats) prefetch_for_write(out(example) + at);
+  }
+
   template <bool kStores>
   void single(Examples examples) const {
+    constexpr std::size_t kOutputsAhead = kStores && kWidth >= kLineFloats / 2 ? 24 : 0;
+    for (std::size_t i = 0; i < std::min(kOutputsAhead, examples.end - examples.begin); ++i) {
+      fetch_out(examples.begin + i);
+    }
     for (std::size_t example = examples.begin; example < examples.end; ++example) {
+      if (kOutputsAhead > 0 && example + kOutputsAhead < examples.end) fetch_out(example + kOutputsAhead);
       const Block<kWidth> block(row_and_ahead(example));
       kStores ? block.store(out(example)) : block.add_to(out(example));
     }

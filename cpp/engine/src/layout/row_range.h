@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "../rows.h"
 #include "engine/layout/step_plan.h"
 #include "wiring.h"
 
@@ -28,10 +29,14 @@ class RowRange {
   void meet_all() noexcept { zero_until(begin_ + size_); }
 
  private:
+  static constexpr std::size_t kRowsAhead = 8;
+
   [[gnu::always_inline]] void zero_until(std::size_t end) noexcept {
     if (end <= met_) return;
     std::fill(rows_.data + met_ * rows_.columns, rows_.data + end * rows_.columns, 0.0F);
     met_ = end;
+    // Rows are met in their order. Another processor may have the lines.
+    if (end + kRowsAhead < begin_ + size_) prefetch_for_write(rows_.data + (end + kRowsAhead) * rows_.columns);
   }
 
   MatrixView<float> rows_;
