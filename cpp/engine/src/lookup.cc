@@ -195,6 +195,7 @@ void Table::lookup_all(std::span<const LookupJob> jobs, Pool& pool) {
       piece.job->table->lookup_piece(*piece.job, piece.units);
     }
   });
+  for (const LookupJob* job : planned_jobs) job->plan->content_->table = job->table->serial_;
 }
 
 void Table::lookup(std::span<const std::int64_t> ids, float* out, std::uint8_t* found) const {

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine/pages.h"
+
 namespace engine {
 
 namespace {
@@ -24,6 +26,13 @@ void count_forks_of_this_process() {
 }
 
 thread_local const Pool::BorrowedThreads* innermost_loan = nullptr;
+
+// The number of this thread among all that ever were lent.
+std::size_t lent_thread() noexcept {
+  static std::atomic<std::size_t> count{0};
+  thread_local const std::size_t number = count.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
 
 using Clock = std::chrono::steady_clock;
 
@@ -67,10 +76,16 @@ void lock_soon(std::unique_lock<std::mutex>& lock) {
 
 }  // namespace
 
+// Pieces [next, end).
+struct alignas(kLineBytes) Pool::Share {
+  std::atomic<std::size_t> next;
+  std::size_t end;
+};
+
 struct Pool::Job {
   const std::function<void(std::size_t)>* work;
-  std::size_t pieces;
-  std::atomic<std::size_t> next{0};
+  std::span<Share> shares;
+  std::atomic<bool> is_open{true};      // until a thread found all shares empty
   std::atomic<std::size_t> helpers{0};  // raised under Team::mutex, while the job is in the list
   std::mutex error_mutex{};
   std::exception_ptr error{};
@@ -93,7 +108,7 @@ struct Pool::Team {
 
   void start_workers(unsigned count) {
     for (unsigned i = 0; i < count; ++i) {
-      workers.emplace_back([this, started = generation] { work_until_stopped(started); });
+      workers.emplace_back([this, number = i + 1, started = generation] { work_until_stopped(number, started); });
     }
   }
 
@@ -107,13 +122,12 @@ struct Pool::Team {
     workers.clear();
   }
 
-  void work_until_stopped(std::size_t started) {
+  void work_until_stopped(std::size_t number, std::size_t started) {
     std::unique_lock lock(mutex);
     bool has_spun = false;  // since the last job
     while (started == generation) {
-      const auto open = std::find_if(jobs.begin(), jobs.end(), [](const Job* job) {
-        return job->next.load(std::memory_order_relaxed) < job->pieces;
-      });
+      const auto open = std::find_if(jobs.begin(), jobs.end(),
+                                     [](const Job* job) { return job->is_open.load(std::memory_order_relaxed); });
       if (open == jobs.end()) {
         if (!has_spun && expects_work()) {
           has_spun = !await_arrival(lock);
@@ -127,7 +141,7 @@ struct Pool::Team {
       Job& job = **open;
       job.helpers.fetch_add(1, std::memory_order_relaxed);
       lock.unlock();
-      take_pieces(job);
+      take_pieces(job, number);
       const bool was_last = job.helpers.fetch_sub(1, std::memory_order_acq_rel) == 1;  // the job may be gone now
       lock_soon(lock);
       if (was_last) job_left.notify_all();
@@ -198,18 +212,23 @@ void Pool::resize(unsigned threads) {
   team.start_workers(threads_ - 1);
 }
 
-void Pool::take_pieces(Job& job) noexcept {
-  for (;;) {
-    const std::size_t piece = job.next.fetch_add(1, std::memory_order_relaxed);
-    if (piece >= job.pieces) return;
-    try {
-      (*job.work)(piece);
-    } catch (...) {
-      job.next.store(job.pieces, std::memory_order_relaxed);
-      const std::lock_guard lock(job.error_mutex);
-      if (!job.error) job.error = std::current_exception();
+// Thread 0 is the caller.
+void Pool::take_pieces(Job& job, std::size_t thread) noexcept {
+  for (std::size_t i = 0; i < job.shares.size(); ++i) {
+    Share& share = job.shares[(thread + i) % job.shares.size()];
+    while (share.next.load(std::memory_order_relaxed) < share.end) {
+      const std::size_t piece = share.next.fetch_add(1, std::memory_order_relaxed);
+      if (piece >= share.end) break;
+      try {
+        (*job.work)(piece);
+      } catch (...) {
+        for (Share& each : job.shares) each.next.store(each.end, std::memory_order_relaxed);
+        const std::lock_guard lock(job.error_mutex);
+        if (!job.error) job.error = std::current_exception();
+      }
     }
   }
+  job.is_open.store(false, std::memory_order_relaxed);
 }
 
 Pool::Phases::Phases(Pool& pool) : team_(pool.team()) { team_.begin_call(); }
@@ -231,11 +250,28 @@ const Pool::BorrowedThreads* Pool::borrowed() noexcept {
 }
 
 void Pool::run(std::size_t pieces, const std::function<void(std::size_t)>& work) {
-  Job job{.work = &work, .pieces = pieces};
-  if (pieces <= 1 || threads() == 1) {
-    take_pieces(job);
+  Share all{.next = 0, .end = pieces};
+  run_shares({&all, 1}, work);
+}
+
+void Pool::run_in_shares(std::size_t pieces, const std::function<void(std::size_t)>& work) {
+  const std::size_t count = std::min<std::size_t>(pieces, threads());
+  std::vector<Share> shares(count);
+  const auto begin_of = [&](std::size_t share) { return (share * pieces + count - 1) / count; };
+  for (std::size_t i = 0; i < count; ++i) {
+    shares[i].next.store(begin_of(i), std::memory_order_relaxed);
+    shares[i].end = begin_of(i + 1);
+  }
+  run_shares(shares, work);
+}
+
+void Pool::run_shares(std::span<Share> shares, const std::function<void(std::size_t)>& work) {
+  Job job{.work = &work, .shares = shares};
+  if (shares.empty() || shares.back().end <= 1 || threads() == 1) {
+    take_pieces(job, 0);
   } else if (const BorrowedThreads* const loan = borrowed()) {
-    loan->call_([](void* argument) { take_pieces(*static_cast<Job*>(argument)); }, &job, loan->threads_, 0);
+    loan->call_([](void* argument) { take_pieces(*static_cast<Job*>(argument), lent_thread()); }, &job, loan->threads_,
+                0);
   } else {
     run_on_team(job);
   }
@@ -250,7 +286,7 @@ void Pool::run_on_team(Job& job) {
   team.arrivals.fetch_add(1, std::memory_order_relaxed);
   lock.unlock();
   team.work_arrived.notify_all();
-  take_pieces(job);
+  take_pieces(job, 0);
   lock_soon(lock);
   team.jobs.erase(place);
   const auto is_left = [&] { return job.helpers.load(std::memory_order_acquire) == 0; };

@@ -244,6 +244,12 @@ void Table::pool_planned(const LookupJob& job, const PartitionPiece& piece) cons
   if (adds) std::fill(job.out + piece.units.begin * dim, job.out + piece.units.end * dim, 0.0F);
   with_width(dim, [&](auto width) { read_planned(job, piece, width); });
   if (bags.pooling == Pooling::kMean) divide_by_length(bags, piece.units, job.out, dim);
+  // The update reads them. The piece behind this one has the offset between both.
+  if (!bags.offsets.empty()) {
+    const std::size_t end = piece.units.end + (piece.units.end == bags.units() ? 1 : 0);
+    std::copy(bags.offsets.begin() + piece.units.begin, bags.offsets.begin() + end,
+              job.plan->content_->offsets.begin() + piece.units.begin);
+  }
 }
 
 std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* const> jobs, Pool& pool) {
@@ -260,31 +266,27 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
     const LookupJob* job;
     std::size_t begin;  // parts
     std::size_t end;
+    std::size_t size;  // ids
   };
   std::vector<Search> searches;
   std::vector<PlannedPiece> pieces;
   for (const LookupJob* job : jobs) {
     RowPlan::Content& content = *job->plan->content_;
     content.reserve(job->is_distinct ? 0 : job->table->schema_.dim());
-    content.offsets.resize(job->bags.offsets.size());  // the search fills it
+    content.offsets.resize(job->bags.offsets.size());  // pool_planned fills it
     content.bags = job->bags;
     content.bags.ids = content.grouped.ids();
     content.bags.offsets = content.offsets;
     const std::size_t together = job->is_distinct ? parts_together(job->bags.ids.size()) : 1;
-    for (std::size_t part = 0; part < kParts; part += together) searches.push_back({job, part, part + together});
+    for (std::size_t part = 0; part < kParts; part += together) {
+      const std::size_t size = content.grouped.begin(part + together) - content.grouped.begin(part);
+      searches.push_back({job, part, part + together, size});
+    }
     if (job->is_distinct) continue;  // the search fills the output
-    // The part of a hot id takes as long as several others, so it must not start last.
-    std::stable_sort(searches.end() - kParts, searches.end(), [&](const Search& a, const Search& b) {
-      return content.grouped.size(a.begin) > content.grouped.size(b.begin);
-    });
     for (const PartitionPiece& piece : content.grouped.pieces()) pieces.push_back({job, &piece});
   }
-  pool.run(searches.size() + jobs.size(), [&](std::size_t i) {
-    if (i >= searches.size()) {
-      const LookupJob& job = *jobs[i - searches.size()];  // a thread without a part copies its offsets
-      std::ranges::copy(job.bags.offsets, job.plan->content_->offsets.begin());
-      return;
-    }
+  pool.sort_shares(searches, &Search::job);
+  pool.run_in_shares(searches.size(), [&](std::size_t i) {
     const Search& search = searches[i];
     if (search.job->is_distinct) {
       search.job->table->plan_distinct(*search.job, search.begin, search.end);
@@ -292,7 +294,6 @@ std::vector<Table::PlannedPiece> Table::plan_all(std::span<const LookupJob* cons
       search.job->table->plan_part(*search.job->plan, search.begin);
     }
   });
-  for (const LookupJob* job : jobs) job->plan->content_->table = job->table->serial_;
   return pieces;
 }
 

@@ -3,7 +3,6 @@
 #include <array>
 #include <cmath>
 #include <functional>
-#include <numeric>
 #include <shared_mutex>
 
 #include "engine/error.h"
@@ -236,9 +235,15 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     std::uint64_t turn = 0;
     Turnstile turnstile;
     Turnstile* order = nullptr;
-    std::array<std::size_t, kParts> parts{};  // in order of start
+  };
+  struct Piece {
+    std::size_t table;
+    std::size_t part;
+    std::size_t size;  // ids
   };
   std::vector<Group> groups(tables.size());
+  std::vector<Piece> pieces;
+  bool is_ordered = false;
   for (std::size_t t = 0; t < tables.size(); ++t) {
     Table& table = *tables[t];
     for (std::size_t i = 0; i < jobs.size(); ++i) {
@@ -250,19 +255,23 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
     }
     groups[t].turn = table.turn_.fetch_add(1);
     groups[t].order = table.config_.is_deterministic && table.filter_ ? &groups[t].turnstile : nullptr;
-    std::iota(groups[t].parts.begin(), groups[t].parts.end(), std::size_t{0});
-    if (groups[t].order != nullptr) continue;  // a part waits for those before it
-    // The part of a hot id takes as long as several others, so it must not start last.
-    std::array<std::size_t, kParts> sizes{};
-    for (const TableWork& work : groups[t].work) {
-      for (std::size_t part = 0; part < kParts; ++part) sizes[part] += work.grouped->size(part);
+    is_ordered = is_ordered || groups[t].order != nullptr;
+    for (std::size_t part = 0; part < kParts; ++part) {
+      std::size_t size = 0;
+      for (const TableWork& work : groups[t].work) size += work.grouped->size(part);
+      pieces.push_back({t, part, size});
     }
-    std::ranges::stable_sort(groups[t].parts, std::ranges::greater{}, [&](std::size_t part) { return sizes[part]; });
   }
-  pool.run(tables.size() * kParts, [&](std::size_t piece) {
-    const Group& group = groups[piece / kParts];
-    tables[piece / kParts]->apply_part(group.parts[piece % kParts], group.work, group.turn, group.order);
-  });
+  const auto apply = [&](std::size_t i) {
+    const Group& group = groups[pieces[i].table];
+    tables[pieces[i].table]->apply_part(pieces[i].part, group.work, group.turn, group.order);
+  };
+  if (is_ordered) {
+    pool.run(pieces.size(), apply);  // a part waits for those before it
+  } else {
+    pool.sort_shares(pieces, &Piece::table);
+    pool.run_in_shares(pieces.size(), apply);
+  }
   for (const GradientJob& job : jobs) job.table->advance_clock(job.time_s);
 }
 

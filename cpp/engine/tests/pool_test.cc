@@ -5,6 +5,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -26,10 +27,12 @@ namespace {
 TEST(Pool, EveryPieceRunsExactlyOnce) {
   for (const unsigned threads : {1U, 2U, 5U}) {
     Pool pool(threads);
-    for (const std::size_t pieces : {0U, 1U, 2U, 1000U}) {
+    for (const std::size_t pieces : {0U, 1U, 2U, 7U, 1000U}) {
       std::vector<std::atomic<int>> runs(pieces);
       pool.run(pieces, [&](std::size_t i) { ++runs[i]; });
       for (const auto& count : runs) EXPECT_EQ(count, 1);
+      pool.run_in_shares(pieces, [&](std::size_t i) { ++runs[i]; });
+      for (const auto& count : runs) EXPECT_EQ(count, 2);
     }
   }
 }
@@ -41,7 +44,7 @@ TEST(Pool, CallersFromManyThreadsAndNestedCallsAllFinish) {
   for (int caller = 0; caller < 4; ++caller) {
     callers.emplace_back([&] {
       for (int i = 0; i < 50; ++i) {
-        pool.run(4, [&](std::size_t) { pool.run(3, [&](std::size_t) { ++runs; }); });
+        pool.run_in_shares(4, [&](std::size_t) { pool.run(3, [&](std::size_t) { ++runs; }); });
       }
     });
   }
@@ -56,6 +59,7 @@ TEST(Pool, TheFirstErrorReachesTheCallerAndThePoolGoesOn) {
                           if (i == 3) throw std::runtime_error("three");
                         }),
                std::runtime_error);
+  EXPECT_THROW(pool.run_in_shares(100, [](std::size_t) { throw std::runtime_error("any"); }), std::runtime_error);
   std::atomic<int> runs{0};
   pool.run(10, [&](std::size_t) { ++runs; });
   EXPECT_EQ(runs, 10);
@@ -95,6 +99,40 @@ TEST(Pool, ResizingToTheSameNumberKeepsTheThreads) {
   EXPECT_EQ(team_of(pool), team);
   pool.resize(2);
   EXPECT_EQ(team_of(pool).size(), 2);
+}
+
+TEST(Pool, AThreadBeginsWithTheSameShareInEveryRun) {
+  constexpr std::size_t kThreads = 3;
+  Pool pool(kThreads);
+  std::array<std::thread::id, kThreads> first;
+  for (int run = 0; run < 5; ++run) {
+    std::array<std::thread::id, 2 * kThreads> takers;
+    std::barrier all_came(kThreads);
+    pool.run_in_shares(takers.size(), [&](std::size_t i) {
+      takers[i] = std::this_thread::get_id();
+      if (i % 2 == 0) all_came.arrive_and_wait();  // the first of a share: no thread goes on before all have one
+    });
+    for (std::size_t i = 0; i < kThreads; ++i) {
+      if (run == 0) first[i] = takers[2 * i];
+      EXPECT_EQ(takers[2 * i], first[i]);
+    }
+    EXPECT_EQ(takers[0], std::this_thread::get_id());
+  }
+}
+
+TEST(Pool, TheLargestPiecesOfAnOwnerComeFirstInTheirShare) {
+  struct Piece {
+    int owner;
+    std::size_t size;
+    int name;
+  };
+  std::vector<Piece> pieces{{7, 1, 0}, {7, 3, 1}, {7, 2, 2}, {8, 9, 3}, {8, 1, 4}, {8, 1, 5}, {8, 5, 6}};
+  Pool(2).sort_shares(pieces, &Piece::owner);
+  std::vector<int> names;
+  for (const Piece& piece : pieces) names.push_back(piece.name);
+  EXPECT_EQ(names, (std::vector<int>{1, 2, 0, 3, 6, 4, 5}));
+  std::vector<Piece> none;
+  Pool(2).sort_shares(none, &Piece::owner);
 }
 
 #ifdef __linux__

@@ -1,13 +1,17 @@
 // pool.h: a small persistent team of threads that share out numbered pieces of work.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <span>
+#include <vector>
 
 namespace engine {
 
 class Pool {
+  struct Share;
   struct Job;
   struct Team;
 
@@ -27,6 +31,25 @@ class Pool {
   // Calls work(0) .. work(pieces - 1), each once, in increasing order of start. The caller works too, so several
   // callers never wait for each other. The first exception stops the handing out and is thrown here. Concurrent.
   void run(std::size_t pieces, const std::function<void(std::size_t)>& work);
+
+  // The same without an order of start. Each thread begins with its share of neighbouring pieces, then helps the
+  // others. In every run of as many pieces a thread has the same share, so it finds again the lines that it left in its
+  // cache; and the threads do not wait for one counter, which matters where pieces are small. Concurrent.
+  void run_in_shares(std::size_t pieces, const std::function<void(std::size_t)>& work);
+
+  // Puts the largest pieces of each share first, by their `size`, but keeps those of one owner together: a piece that
+  // takes as long as several others must not start last.
+  template <class Piece, class Owner>
+  void sort_shares(std::vector<Piece>& pieces, Owner Piece::* owner) const {
+    const std::size_t shares = threads();
+    const auto share_of = [&](std::size_t place) { return place * shares / pieces.size(); };
+    for (std::size_t begin = 0, end = 0; begin < pieces.size(); begin = end) {
+      while (end < pieces.size() && share_of(end) == share_of(begin) && pieces[end].*owner == pieces[begin].*owner)
+        ++end;
+      std::stable_sort(pieces.begin() + begin, pieces.begin() + end,
+                       [](const Piece& a, const Piece& b) { return a.size > b.size; });
+    }
+  }
 
   // Calls work(argument) on several threads, the caller among them, and returns when all calls have returned. The
   // signature is that of GOMP_parallel; the last argument is 0.
@@ -65,9 +88,10 @@ class Pool {
 
  private:
   Team& team();
+  void run_shares(std::span<Share> shares, const std::function<void(std::size_t)>& work);
   void run_on_team(Job& job);
   static const BorrowedThreads* borrowed() noexcept;
-  static void take_pieces(Job& job) noexcept;
+  static void take_pieces(Job& job, std::size_t thread) noexcept;
 
   std::atomic<unsigned> threads_;
   std::atomic<unsigned> forks_{0};  // forks seen when the team was made: a child process has none of its threads
