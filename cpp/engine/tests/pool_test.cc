@@ -110,7 +110,7 @@ TEST(Pool, AThreadBeginsWithTheSameShareInEveryRun) {
     std::barrier all_came(kThreads);
     pool.run_in_shares(takers.size(), [&](std::size_t i) {
       takers[i] = std::this_thread::get_id();
-      if (i % 2 == 0) all_came.arrive_and_wait();  // the first of a share: no thread goes on before all have one
+      if (i % 2 == 0) all_came.arrive_and_wait();  // the first of a share: no thread continues before all have one
     });
     for (std::size_t i = 0; i < kThreads; ++i) {
       if (run == 0) first[i] = takers[2 * i];
