@@ -3,7 +3,8 @@
 Main type: ``ZooKeeperClient``, a ``ZooKeeperSession`` over kazoo.
 
 Invariants: every call has a deadline. Every failure is an error of ``monolith.core.errors`` or of
-``zookeeper_session``. A session that has surely expired is given up after two session timeouts.
+``zookeeper_session``. A session that has surely expired is given up after two session timeouts. A server that accepts
+a connection and does not answer is left long before the session times out.
 
 Threading: thread-safe. Listeners and watches run in kazoo's threads.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +47,7 @@ __all__ = ["NodeExists", "NodeMissing", "ZooKeeperClient", "checked_servers"]
 logger = logging.getLogger(__name__)
 
 _DEFAULT_PORT = 2181
+_FIRST_ANSWER_S = 1.0
 
 
 def checked_servers(servers: str) -> str:
@@ -105,6 +108,8 @@ class ZooKeeperClient:
         )
         self._on_connected = on_connected
         self._was_lost = False
+        self._is_stopped = False
+        self._stopping = threading.Lock()
         self._credentials = -1, b""
         self._listeners: list[Listener] = []
         module = _load("kazoo.client")
@@ -114,8 +119,12 @@ class ZooKeeperClient:
             module.KazooState.SUSPENDED: SessionState.SUSPENDED,
             module.KazooState.LOST: SessionState.LOST,
         }
+        handler = _load("kazoo.handlers.threading").SequentialThreadingHandler()
+        first_answer = _FirstAnswer(handler, clock)
+        handler.create_connection, handler.select = first_answer.connect, first_answer.select
         self._kazoo = module.KazooClient(
             hosts=servers,
+            handler=handler,
             timeout=session_timeout_s,
             auth_data=[("digest", auth)] if auth else None,
             connection_retry={"max_tries": -1, "delay": 0.1, "backoff": 2, "max_delay": 5.0},
@@ -152,6 +161,8 @@ class ZooKeeperClient:
 
     def stop(self) -> None:
         """Close the session; its ephemeral nodes go immediately. Never raises."""
+        with self._stopping:
+            self._is_stopped = True
         self._outages.stop()
         self._kazoo.remove_listener(self._note_state)
         try:
@@ -341,7 +352,46 @@ class ZooKeeperClient:
         logger.warning("ZooKeeper away for two session timeouts, opening another session servers=%s", self._servers)
         self._away_since_s = self._clock.monotonic_s()
         self._kazoo.stop()
-        self._kazoo.start_async()
+        with self._stopping:
+            if not self._is_stopped:
+                self._kazoo.start_async()
+
+
+class _FirstAnswer:
+    """Limits how long a new connection may stay without an answer; replaces two functions of kazoo's handler.
+
+    A starting ZooKeeper accepts connections and may drop the first request of one without an answer. kazoo waits a
+    session timeout for it, and the session expires meanwhile. The limit doubles with each connection that reaches it,
+    so that a slow server gets the time that it needs. Only kazoo's thread of the connection calls this object.
+    """
+
+    def __init__(self, handler: Any, clock: Clock) -> None:
+        self._connect = handler.create_connection
+        self._select = handler.select
+        self._clock = clock
+        self._limit_s = _FIRST_ANSWER_S
+        self._silent: Any = None
+
+    def connect(self, *address: Any, timeout: float, **options: Any) -> Any:
+        limit_s = min(timeout, self._limit_s)
+        began_s = self._clock.monotonic_s()
+        try:
+            self._silent = self._connect(*address, timeout=limit_s, **options)
+        except Exception:  # a refused connection takes no time
+            if self._clock.monotonic_s() - began_s >= limit_s:
+                self._limit_s *= 2
+            raise
+        return self._silent
+
+    def select(self, reading: Sequence[Any], writing: Sequence[Any], failing: Sequence[Any], timeout_s: float) -> Any:
+        if self._silent is None or self._silent not in reading:
+            return self._select(reading, writing, failing, timeout_s)
+        ready = self._select(reading, writing, failing, min(timeout_s, self._limit_s))
+        if ready[0]:
+            self._silent, self._limit_s = None, _FIRST_ANSWER_S
+        else:
+            self._limit_s *= 2
+        return ready
 
 
 _KINDS = {kind.name: kind for kind in NodeEventKind}
