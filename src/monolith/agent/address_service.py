@@ -30,6 +30,7 @@ from monolith.agent.address_messages import (
 )
 from monolith.agent.records import ContainerServiceInfo, ResourceSpec, ServerType
 from monolith.core.clock import Clock, SystemClock
+from monolith.core.errors import ConfigError, MonolithError
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
 from monolith.rpc.status import Code
@@ -42,6 +43,13 @@ _THREADS = 10
 _MAX_MESSAGE_BYTES = 64 << 20
 _INT32 = 1 << 31
 _TYPES = (ServerType.PS, ServerType.ENTRY, ServerType.DENSE)
+
+
+def _server_type(number: int) -> ServerType:
+    """Return the type of a request; a client of another release may send a number without a type."""
+    if not 0 <= number < len(_TYPES):
+        raise ConfigError(f"server_type is {number}, expected 0 (ps), 1 (entry) or 2 (dense); correct the client")
+    return _TYPES[number]
 
 
 class AddressBook(Protocol):
@@ -153,7 +161,7 @@ class AddressService:
     def _heartbeat(self, request: HeartBeatRequest, _: Any) -> HeartBeatResponse:
         with self._lock:
             self._asked_s = self._clock.monotonic_s()
-        kind = _TYPES[int(request.server_type)]
+        kind = _server_type(request.server_type)
         response = HeartBeatResponse()
         for key, addresses in self._book.heartbeat(kind).items():
             response.addresses[key].address.extend(addresses)
@@ -161,8 +169,12 @@ class AddressService:
         return response
 
     def _get_replicas(self, payload: bytes, context: Any) -> bytes:
-        request = parse_bytes(GetReplicasRequest, payload, "GetReplicasRequest")
-        addresses = self._book.replicas(_TYPES[int(request.server_type)], request.task, request.model_name)
+        try:
+            request = parse_bytes(GetReplicasRequest, payload, "GetReplicasRequest")
+            kind = _server_type(request.server_type)
+        except MonolithError as error:
+            grpc.abort(context, Code.INVALID_ARGUMENT, str(error))
+        addresses = self._book.replicas(kind, request.task, request.model_name)
         if addresses is None:
             grpc.abort(
                 context, Code.UNIMPLEMENTED, "not implement for agent v3 without a model; give GetReplicas a model_name"

@@ -44,8 +44,11 @@ def _is_address(text: str) -> bool:
 def write_atomically(path: Path, text: str) -> None:
     """Write a file to a temporary name and rename it; a reader sees the old or the new content."""
     temporary = path.with_name(f"{path.name}.writing")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        os.replace(temporary, path)
+    except OSError as error:  # a full disk is reported without the path
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 class AddressesFile:

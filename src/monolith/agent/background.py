@@ -75,7 +75,14 @@ class BackgroundLoop:
                 self._action()
             except Exception as error:
                 log = logger.debug if self._has_failed else logger.warning
-                log("background work failed, retrying name=%s retry_s=%g error=%r", self._name, self._retry_s, error)
+                kind = type(error).__name__
+                log(
+                    "background work failed, retrying name=%s retry_s=%g error=%s: %s",
+                    self._name,
+                    self._retry_s,
+                    kind,
+                    error,
+                )
                 self._has_failed = True
             else:
                 self._has_failed = False

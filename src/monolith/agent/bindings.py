@@ -32,7 +32,7 @@ from monolith.agent.records import (
 )
 from monolith.agent.service_map import ServiceMap
 from monolith.core.errors import ClusterError
-from monolith.discovery.zookeeper_nodes import delete_if_present, put_ephemeral
+from monolith.discovery.zookeeper_nodes import delete_own, put_ephemeral
 from monolith.discovery.zookeeper_session import NodeMissing, NodeStat, SessionState, ZooKeeperSession
 from monolith.discovery.zookeeper_watches import NodeWatches, WatchHandle
 
@@ -202,7 +202,7 @@ class Bindings:
                 surplus = [path for path in reversed(self._made) if path not in wanted]
             self._put_missing(wanted, session_id)
             for path in surplus:
-                delete_if_present(self._session, path)
+                delete_own(self._session, path)
                 with self._lock:
                     self._made.pop(path, None)
 

@@ -15,7 +15,7 @@ from monolith.agent.address_client import AddressClient
 from monolith.agent.node_paths import parse_binding, parse_container
 from monolith.agent.portal import Portal
 from monolith.agent.records import ContainerServiceInfo, ModelState, RecordInvalid, ResourceSpec, state_name
-from monolith.agent.server_monitor import ServerClient
+from monolith.agent.server_monitor import ServerClient, is_late
 from monolith.core.errors import MonolithError
 from monolith.discovery.zookeeper_session import ZooKeeperSession
 
@@ -73,6 +73,7 @@ class _Reader:
         self._asks = asks
         self._timeout_s = timeout_s
         self._memory: dict[str, int | None] = {}
+        self._silent: set[str] = set()
 
     def bindings(self) -> list[FleetRow]:
         """Return the rows of version 3."""
@@ -144,13 +145,15 @@ class _Reader:
         return rows
 
     def _version(self, address: str | None, name: str) -> int | None:
-        if not self._asks or not address:
+        if not self._asks or not address or address in self._silent:
             return None
         client = ServerClient(address, timeout_s=self._timeout_s)
         try:
             status = client.probe_status(name)
         finally:
             client.close()
+        if is_late(status):
+            self._silent.add(address)  # it does not answer for its other sub-models either
         return status.version if int(status.state) == ModelState.AVAILABLE else None
 
     def _free(self, address: str | None) -> int | None:

@@ -37,7 +37,7 @@ from monolith.agent.records import (
 )
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError
-from monolith.discovery.zookeeper_nodes import delete_if_present, delete_tree, put, put_ephemeral
+from monolith.discovery.zookeeper_nodes import delete_if_present, delete_own, delete_tree, put, put_ephemeral
 from monolith.discovery.zookeeper_session import (
     CheckNode,
     CreateNode,
@@ -292,7 +292,7 @@ class Mirror:
                 put_ephemeral(self._session, path, wanted[path])
             self._own_paths.add(path)
         for path in sorted(self._own_paths - wanted.keys()):
-            delete_if_present(self._session, path)
+            delete_own(self._session, path)
             self._own_paths.discard(path)
 
     def get_all_replicas(self, server_type: str) -> dict[str, list[ReplicaMeta]]:

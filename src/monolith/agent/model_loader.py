@@ -16,6 +16,7 @@ from collections.abc import Mapping
 
 from monolith.agent.config import AgentConfig
 from monolith.agent.hosts import OwnHost
+from monolith.agent.messages import ModelVersionStatus
 from monolith.agent.records import ModelState, PublishMeta, ReplicaMeta, ServerType, parse_sub_model_name
 from monolith.agent.server_monitor import ServerMonitor
 from monolith.agent.server_process import ServerControl
@@ -66,19 +67,20 @@ class ModelLoader:
 
     def load(self, expected: Mapping[str, PublishMeta]) -> None:
         """Make the servers serve exactly these sub-models."""
-        with self._lock:
-            if self._expected == expected:
-                return
-            self._expected = dict(expected)
+        if self.expected == expected:
+            return
         for kind, models in self._monitor.gen_model_config(expected.values()).items():
             self._servers[kind].set_models(models)
+        with self._lock:
+            self._expected = dict(expected)
         logger.info("expected loading changed models=%s", sorted(expected))
 
     def replica_metas(self, shard_id: int, replica_id: int) -> list[ReplicaMeta]:
         """Return the replicas of this host with the states that the servers report."""
         metas = []
+        silent: dict[ServerType, ModelVersionStatus] = {}
         for model, publish in sorted(self.expected.items()):
-            for name, (_, status) in self._monitor.get_model_status(publish).items():
+            for name, (_, status) in self._monitor.get_model_status(publish, silent=silent).items():
                 sub_model = name.partition(":")[2]
                 kind = self._monitor.type_of(sub_model)
                 if kind is None:

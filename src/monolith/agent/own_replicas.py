@@ -22,7 +22,7 @@ from monolith.agent.messages import ModelVersionStatus
 from monolith.agent.records import ModelState, ReplicaMeta, ServerType
 from monolith.agent.server_monitor import best_status, served_types
 from monolith.core.errors import ClusterError
-from monolith.discovery.zookeeper_nodes import delete_if_present, put_ephemeral
+from monolith.discovery.zookeeper_nodes import delete_own, put_ephemeral
 from monolith.discovery.zookeeper_session import SessionState, ZooKeeperSession
 
 __all__ = ["OwnReplica", "OwnReplicas", "next_state", "own_sub_models"]
@@ -198,7 +198,7 @@ class OwnReplicas:
             paths = [self.path_of(each) for each in self._replicas]
             if is_withdrawn:
                 for path in paths:
-                    delete_if_present(self._session, path)
+                    delete_own(self._session, path)
                 return
             wanted = [self._meta(each, states[each.sub_model]) for each in self._replicas]
             owner = self._session.session_id

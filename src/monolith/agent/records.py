@@ -154,6 +154,17 @@ def _is_whole(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64
 
 
+def _is_text(value: Any) -> bool:
+    """Return True for a text that paths and messages can hold: one bad node must not stop the others' updates."""
+    if not isinstance(value, str) or "\0" in value:
+        return False
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair
+        return False
+    return True
+
+
 class _Check(NamedTuple):
     """Which JSON values a field takes."""
 
@@ -162,14 +173,14 @@ class _Check(NamedTuple):
 
 
 _BY_TYPE: dict[Any, _Check] = {
-    str: _Check("a text", lambda value: isinstance(value, str)),
+    str: _Check("a text of UTF-8 without NUL", _is_text),
     int: _Check("a whole number", _is_whole),
     float: _Check("a number", lambda value: _is_whole(value) or (isinstance(value, float) and math.isfinite(value))),
     bool: _Check("true or false", lambda value: isinstance(value, bool)),
     list[int]: _Check("a list of whole numbers", lambda value: isinstance(value, list) and all(map(_is_whole, value))),
     dict[str, str]: _Check(
-        "a map from text to text",
-        lambda value: isinstance(value, dict) and all(isinstance(each, str) for each in value.values()),
+        "a map from text to text, both of UTF-8 without NUL",
+        lambda value: isinstance(value, dict) and all(map(_is_text, (*value, *value.values()))),
     ),
 }
 

@@ -37,6 +37,7 @@ from monolith.agent.settings import DeployType
 from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.discovery.address import join_address
 from monolith.discovery.zookeeper_election import Election
+from monolith.discovery.zookeeper_nodes import delete_own
 from monolith.discovery.zookeeper_session import SessionState, ZooKeeperSession
 
 __all__ = ["Leader", "ScheduledAddressBook", "ScheduledAgent"]
@@ -288,7 +289,7 @@ class ScheduledAgent:
         self._resource.stop()
         try:
             self.mirror.update_service([])
-            self._session.delete(self._read_resource().get_path(self.mirror.paths.resource))
+            delete_own(self._session, self._read_resource().get_path(self.mirror.paths.resource))
         except MonolithError as error:
             logger.debug("nodes not withdrawn, they end with the session error=%s", error)
         if not is_urgent():
@@ -307,7 +308,7 @@ class ScheduledAgent:
             event = self._events.get()
             try:
                 self._handle(event)
-            except MonolithError as error:
+            except (MonolithError, OSError) as error:
                 logger.warning("event not handled, retrying path=%s error=%s", event.path, error)
                 if self._stopping.wait(1.0):
                     return

@@ -32,7 +32,15 @@ from monolith.rpc import grpc
 from monolith.rpc.security import Security
 from monolith.rpc.status import Code
 
-__all__ = ["DEFAULT_MODEL", "STATUS_TIMEOUT_S", "ServerClient", "ServerMonitor", "best_status", "served_types"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "STATUS_TIMEOUT_S",
+    "ServerClient",
+    "ServerMonitor",
+    "best_status",
+    "is_late",
+    "served_types",
+]
 
 STATUS_TIMEOUT_S = 1.0
 """Deadline of a status call."""
@@ -48,6 +56,11 @@ def best_status(statuses: Sequence[ModelVersionStatus]) -> ModelVersionStatus | 
     """Return the newest AVAILABLE version's status, else the newest version's; None without versions."""
     available = [each for each in statuses if int(each.state) == ModelState.AVAILABLE]
     return max(available or statuses, key=lambda each: each.version, default=None)
+
+
+def is_late(status: ModelVersionStatus) -> bool:
+    """Return True if the status stands for a call that ran into its deadline."""
+    return int(status.status.error_code) == Code.DEADLINE_EXCEEDED
 
 
 class ServerClient:
@@ -90,6 +103,11 @@ class ServerClient:
             return make_version_status(-1, ModelState.UNKNOWN, code.value[0], error.details() or code.name)
         status = best_status(list(answer.model_version_status))
         return status or make_version_status(-1, ModelState.UNKNOWN, Code.NOT_FOUND, f"{name} not found")
+
+    def probe_again_if_late(self, name: str, version: int | None = None) -> ModelVersionStatus:
+        """Return ``probe_status``; after a late answer, ask once more."""
+        status = self.probe_status(name, version)
+        return self.probe_status(name, version) if is_late(status) else status
 
     def reload(self, config: ModelServerConfig) -> StatusProto:
         """Replace the models of the server and return its status.
@@ -156,9 +174,20 @@ class ServerMonitor:
         return None
 
     def get_model_status(
-        self, publish: PublishMeta, *, fix_dense_version: bool = False
+        self,
+        publish: PublishMeta,
+        *,
+        fix_dense_version: bool = False,
+        silent: dict[ServerType, ModelVersionStatus] | None = None,
     ) -> dict[str, tuple[str, ModelVersionStatus]]:
-        """Return version path and status of each sub-model of a publish, by ``<model>:<sub_model>``."""
+        """Return version path and status of each sub-model of a publish, by ``<model>:<sub_model>``.
+
+        Args:
+            publish: The publish.
+            fix_dense_version: Whether dense sub-models are asked for the version of the publish.
+            silent: Late answers of this round by server; a server in it is not asked for its other sub-models.
+        """
+        silent = {} if silent is None else silent
         result: dict[str, tuple[str, ModelVersionStatus]] = {}
         for sub_model, version_path in (publish.sub_models or {}).items():
             kind = self.type_of(sub_model)
@@ -168,7 +197,10 @@ class ServerMonitor:
             version = None
             if fix_dense_version or not self._is_dense_node(sub_model):
                 version = int(os.path.basename(version_path))
-            result[name] = (version_path, self._clients[kind].probe_status(name, version))
+            status = silent.get(kind) or self._clients[kind].probe_again_if_late(name, version)
+            if is_late(status):
+                silent[kind] = status
+            result[name] = (version_path, status)
         return result
 
     def gen_model_config(

@@ -34,7 +34,7 @@ from monolith.agent.server_command import (
     foreign_unified_command,
     serve_command,
 )
-from monolith.agent.server_monitor import ServerClient
+from monolith.agent.server_monitor import ServerClient, is_late
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ClusterError
 from monolith.core.lifeline import Lifeline
@@ -130,10 +130,6 @@ def plan_server(
     return ChildPlan(name=server_type, command=command, environment=environment, log=log, drain_s=_SERVE_DRAIN_S)
 
 
-def _is_late(status: ModelVersionStatus) -> bool:
-    return int(status.status.error_code) == Code.DEADLINE_EXCEEDED
-
-
 class ServerProcess(ServerControl):
     """One model server.
 
@@ -188,8 +184,8 @@ class ServerProcess(ServerControl):
         with self._lock:
             if config == self._config:
                 return
-            self._config = config
             write_atomically(self._models_file, model_config_text(config))
+            self._config = config  # after the file, so that a full disk leaves the change to the next call
         self._reloader.wake()
 
     @override
@@ -203,7 +199,7 @@ class ServerProcess(ServerControl):
         late: ModelVersionStatus | None = None
         for name in self.list_saved_models():
             status = self.probe_status(name) if late is None else late
-            if _is_late(status):
+            if is_late(status):
                 late = status  # the server does not answer for its other models either
             statuses[name] = status
         return statuses
@@ -212,8 +208,7 @@ class ServerProcess(ServerControl):
         """Return the best status of a model; after a late answer, ask once more."""
         if self._child.pid is None:
             return make_version_status(-1, ModelState.UNKNOWN, Code.UNAVAILABLE, "the server does not run")
-        status = self._client.probe_status(name, version)
-        return self._client.probe_status(name, version) if _is_late(status) else status
+        return self._client.probe_again_if_late(name, version)
 
     def is_answering(self) -> bool:
         """Return True if the server answers calls."""

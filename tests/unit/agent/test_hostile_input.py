@@ -75,6 +75,15 @@ def test_numbers_and_nesting_without_bound_are_invalid(content: bytes) -> None:
         ReplicaMeta.from_bytes(content)
 
 
+@pytest.mark.parametrize("text", ["/models/\0", "\ud800"])
+def test_text_that_no_path_or_message_can_hold_is_invalid(text: str) -> None:
+    with pytest.raises(RecordInvalid, match=r"model_base_path is"):
+        SavedModelDeployConfig.from_bytes(json.dumps({"model_base_path": text}).encode())
+    for sub_models in ({"ps_0": text}, {text: "/models/ps_0/1"}):
+        with pytest.raises(RecordInvalid, match=r"sub_models is"):
+            PublishMeta.from_bytes(json.dumps({"sub_models": sub_models}).encode())
+
+
 def test_numbers_that_are_not_finite_are_invalid() -> None:
     with pytest.raises(RecordInvalid, match=r"cpu is nan"):
         ResourceSpec.from_bytes(b'{"cpu": NaN}')
