@@ -69,7 +69,7 @@ class DeadLetter:
     detail: str
     """Explanation for logs; not part of the dead record."""
     value: bytes
-    """The original value."""
+    """The original value; the dead record has at most ``MOST_RECORD_BYTES`` of it."""
 
     @property
     def key(self) -> bytes:
@@ -137,10 +137,7 @@ class EventParser:
             ingest_time_ms: Append time of the record; None skips the check for events from the future.
         """
         try:
-            if len(value) > self._settings.intake.max_record_bytes:
-                raise _Refused(
-                    "too_large", f"{len(value)} bytes, expected at most {self._settings.intake.max_record_bytes}"
-                )
+            self._check_size(value)
             is_json = value.startswith(b"{")
             rows = [_read_json(value)] if is_json else self._read(value)
             return [event for row in rows for event in self._read_row(row, key, time_ms, ingest_time_ms)]
@@ -148,6 +145,11 @@ class EventParser:
             return self._bury(place, refused.reason, str(refused), value)
         except DataError as error:
             return self._bury(place, "not_parsed", str(error), value)
+
+    def _check_size(self, content: bytes) -> None:
+        most_bytes = self._settings.intake.max_record_bytes
+        if len(content) > most_bytes:
+            raise _Refused("too_large", f"{len(content)} bytes, expected at most {most_bytes}")
 
     def _bury(self, place: RecordPlace, reason: DeadReason, detail: str, value: bytes) -> DeadLetter:
         self.dead_letters[reason] += 1
@@ -175,6 +177,7 @@ class EventParser:
         if line_id.actions or example.label:
             raise _Refused("bad_kind", "an impression has actions or labels; set event_kind, or send it unlabelled")
         payload = example.SerializeToString()
+        self._check_size(payload)  # an Example may be larger than its JSON
         return [Impression(time_ms, key, line_id.item_id, payload, line_id.event_id, ingest_time_ms or 0)]
 
     def _read_time(self, line_id: Any, record_time_ms: int | None, ingest_time_ms: int | None) -> int:

@@ -16,6 +16,8 @@ __all__ = ["IntakeSettings", "JoinSettings", "NegativeSampling", "parse_tasks"]
 MAX_CODE = (1 << 31) - 1
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
+MOST_RECORD_BYTES = (16 << 20) - (64 << 10)
+"""A record of the event log has at most 16 MiB; the rest is for labels, LineId and key of a row."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,8 +50,8 @@ class IntakeSettings:
     """Most time by which an event may be ahead of its ingest time."""
     idle_ms: int = 10_000
     """Silence after which the watermark ignores a partition."""
-    max_record_bytes: int = 16 << 20
-    """Largest input record."""
+    max_record_bytes: int = MOST_RECORD_BYTES
+    """Largest input record, and largest Example of an event."""
 
     def __post_init__(self) -> None:
         for name in ("out_of_order_ms", "future_ms", "idle_ms"):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -228,6 +230,104 @@ def test_a_journal_without_its_last_commit_repeats_the_work(tmp_path: Path) -> N
     assert [record.get("n") for record in read_journal(path)] == [None, 1, 2]
 
 
+def test_an_empty_state_folder_writes_its_rows_after_those_of_the_folder_before(root: Path) -> None:
+    settings = JoinSettings(window_ms=10)
+    write(root, impressions(20))
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
+    shutil.rmtree(root / "state")
+    write(root, impressions(20, first=20))
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
+    assert [item for item, _ in labels(root)] == [*range(20), *range(40)]
+
+
+def test_records_after_the_end_of_a_finite_input_are_refused(root: Path) -> None:
+    settings = JoinSettings(window_ms=10)
+    write(root, impressions(20))
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
+    write(root, impressions(20, first=20))
+    again = make_group(root, settings=settings, options=OPTIONS)
+    again.start()
+    with pytest.raises(DataError, match=r"events\[0\] has records from offset 20 on.*--until-end"):
+        again.step(0.0)
+    again.abandon()
+    assert [item for item, _ in labels(root)] == list(range(20))
+
+
+def test_a_state_folder_that_is_older_than_its_output_is_refused(root: Path) -> None:
+    settings = JoinSettings(window_ms=10, out_of_order_ms=0)
+    write(root, impressions(100))
+    options = dataclasses.replace(OPTIONS, snapshot_s=1000.0)
+    group = make_group(root, settings=settings, options=options)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.abandon()
+    journal = sorted((root / "state").glob("journal-*"))[-1]
+    content = bytearray(journal.read_bytes())
+    content[len(content) // 3] ^= 1
+    journal.write_bytes(content)
+    damaged = make_group(root, settings=settings, options=options)
+    with pytest.raises(SnapshotCorrupt, match=r"ends at commit \d and its outputs at commit 1\d.*empty --state folder"):
+        damaged.start()
+    damaged.abandon()
+
+
+def test_a_replay_refuses_input_that_retention_has_removed(root: Path) -> None:
+    fill = make_short_log(root)
+    write(root, impressions(20), topic="short")
+
+    def make() -> JoinGroup:
+        sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+        port = LogInput(Topic.open(root, "short"), 0, group="join", on_lost="earliest")
+        options = dataclasses.replace(OPTIONS, snapshot_s=1000.0)
+        return JoinGroup(JoinSettings(window_ms=10), [port], *sinks, StateFolder(root / "state"), options=options)
+
+    group = make()
+    group.start()
+    while group.step(0.0):
+        pass
+    group.abandon()  # as a kill: the restart repeats the commits
+    fill()
+    late = make()
+    with pytest.raises(DataError, match=r"short\[0\] begins at offset \d+, expected 0"):
+        late.start()
+    late.abandon()
+
+
+def test_a_disk_that_is_full_after_a_snapshot_stops_no_group(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = JoinSettings(window_ms=10)
+    write(root, impressions(50))
+    group = make_group(root, settings=settings, options=OPTIONS)
+    group.start()
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as full:
+        full.setattr("monolith.stream.runtime.state_folder.Journal", refuse)
+        full.setattr("monolith.stream.runtime.event_log.commit_group", refuse)
+        for _ in range(3):
+            group.step(0.0)
+    assert group.status.snapshots == 4
+    for _ in range(2):
+        group.step(0.0)
+    group.abandon()  # as a kill
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
+    assert [item for item, _ in labels(root)] == list(range(50))
+
+
+def test_a_journal_that_cannot_be_written_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any) -> int:
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "pwrite", refuse)
+        with pytest.raises(OSError, match="no space"):
+            Journal(tmp_path / "journal", {})
+    assert list(tmp_path.iterdir()) == []
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -261,6 +361,39 @@ class JumpingClock:
 
     def sleep_s(self, seconds: float) -> None:
         raise AssertionError(seconds)
+
+
+@pytest.mark.parametrize("time_ms", [-1, -(1 << 62)])
+def test_an_event_before_1970_becomes_a_row(root: Path, time_ms: int) -> None:
+    write(root, [make_impression(1, b"old", 7, time_ms), *impressions(3)])
+    run_to_end(make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS))
+    rows = [MESSAGES.Example.FromString(value).line_id for _, value in read_topic(root, "examples")]
+    assert [row.event_time_ms for row in rows if row.request_key == b"old"] == [time_ms]
+    assert len(rows) == 4
+
+
+def make_large_record(kind: str) -> bytes:
+    """Return a record that the input log holds, and whose row or dead letter the output log could not hold."""
+    if kind == "not parsed":
+        return b"{" + b"x" * ((16 << 20) - 64)
+    if kind == "json that grows":
+        ids = b",".join([b"1"] * 3_000_000)
+        return b'{"kind":"impression","key":"r","item":7,"features":{"x":{"fid_v2_list":[%s]}}}' % ids
+    example: Any = MESSAGES.Example()
+    example.ParseFromString(make_impression(1, b"r", 7, START_MS))
+    example.named_feature[0].feature.bytes_list.value.append(b"x" * ((16 << 20) - 256))
+    return bytes(example.SerializeToString())
+
+
+@pytest.mark.parametrize("kind", ["not parsed", "json that grows", "example"])
+def test_a_record_that_fits_no_output_record_is_a_dead_letter(root: Path, kind: str) -> None:
+    value = make_large_record(kind)
+    write(root, [value, *impressions(3)])
+    run_to_end(make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS))
+    assert [item for item, _ in labels(root)] == [0, 1, 2]
+    ((key, dead),) = read_topic(root, "examples.dead")
+    assert key == b'{"reason":"too_large","topic":"events","partition":0,"offset":0}'
+    assert value.startswith(dead)
 
 
 def test_a_clock_that_jumped_is_counted_and_changes_no_row(root: Path) -> None:
@@ -348,6 +481,28 @@ def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:
     group.finish()
     group.close()
     assert group.status.commit_failures == 3
+    assert [item for item, _ in labels(root)] == list(range(20))
+
+
+def test_an_append_that_could_not_be_synced_is_not_repeated(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = JoinSettings(window_ms=10)
+    write(root, impressions(20))
+    group = make_group(root, settings=settings, options=OPTIONS)
+    group.start()
+    append = LogWriter.append
+
+    def append_without_sync(*arguments: Any, **options: Any) -> int:
+        append(*arguments, **options)
+        raise OSError(errno.EMFILE, "too many open files")
+
+    while group.step(0.0):
+        pass
+    with monkeypatch.context() as short:
+        short.setattr(LogWriter, "append", append_without_sync)
+        with pytest.raises(DataError, match="'examples' could not sync an append"):
+            group.finish()
+    group.abandon()
+    run_to_end(make_group(root, settings=settings, options=OPTIONS))
     assert [item for item, _ in labels(root)] == list(range(20))
 
 

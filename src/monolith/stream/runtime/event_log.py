@@ -7,6 +7,7 @@ wakes up writes nothing.
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -22,6 +23,8 @@ from monolith.stream.native_core import JoinBatch
 from monolith.stream.runtime.ports import JoinInput, JoinSink, Lot
 
 __all__ = ["LogInput", "LogSink"]
+
+logger = logging.getLogger(__name__)
 
 
 class LogInput(JoinInput):
@@ -101,9 +104,11 @@ class LogInput(JoinInput):
 
     @override
     def committed(self, position: Mapping[str, Any]) -> None:
-        commit_group(
-            self._topic, self._group, {self._number: {"offset": position["offset"], "epoch": position["epoch"]}}
-        )
+        place = {self._number: {"offset": position["offset"], "epoch": position["epoch"]}}
+        try:
+            commit_group(self._topic, self._group, place)
+        except (OSError, DataError) as error:  # for observers: the snapshot holds the position
+            logger.warning("group commit failed group=%s topic=%s error=%s", self._group, self._topic.name, error)
 
     @override
     def close(self) -> None:
@@ -137,13 +142,18 @@ class LogSink(JoinSink):
                 self._partition,
                 values,
                 keys,
-                times_ms,
+                [max(0, time_ms) for time_ms in times_ms],  # LineId keeps a time before 1970
                 producer=self._producer,
                 owner=self._owner,
                 sequence=sequence,
             )
         except AppendRefused as error:
             raise OSError(errno.ENOSPC, str(error), str(self._writer.topic.folder)) from error
+        except OSError as error:  # after the write: to append again would double the batch
+            raise DataError(
+                f"topic {self._writer.topic.name!r} could not sync an append: {error}; restart the join, which appends "
+                "the batch only if it is absent"
+            ) from error
 
     @override
     def close(self) -> None:

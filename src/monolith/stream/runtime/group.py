@@ -20,13 +20,13 @@ from typing import Any
 import numpy as np
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ConfigError, DataError, MonolithError
-from monolith.stream.events import Action, Impression
+from monolith.core.errors import ConfigError, DataError, MonolithError, SnapshotCorrupt
+from monolith.stream.events import END_OF_TIME, Action, Impression
 from monolith.stream.native_core import JoinBatch, NativeJoiner
 from monolith.stream.parsing import DeadLetter, EventParser, InputRecord, RecordPlace
 from monolith.stream.runtime.ports import JoinInput, JoinSink, Lot
 from monolith.stream.runtime.state_folder import Snapshot, StateFolder
-from monolith.stream.settings import JoinSettings
+from monolith.stream.settings import MOST_RECORD_BYTES, JoinSettings
 from monolith.stream.watermark import WatermarkTracker
 
 __all__ = ["GroupOptions", "GroupStatus", "JoinGroup"]
@@ -159,18 +159,31 @@ class JoinGroup:
         """Take ownership, restore the state, and append output that a crash left out.
 
         Raises:
-            SnapshotCorrupt: Every snapshot is damaged.
+            SnapshotCorrupt: Every snapshot is damaged, or the outputs have commits that the journal lacks.
             DataError: An input does not hold the records after the snapshot any more.
         """
         self._last_rows = self._rows.take_over()
         self._last_dead = self._dead.take_over()
+        written = max(self._last_rows, self._last_dead) >> _PART_BITS
         snapshot, commits = self._folder.recover(self._restore)
         self._folder.clear_spill()
         self._on_point("restored")
         if snapshot is None:
+            if written:
+                # Rows below this number count as written, and would be left out.
+                logger.warning(
+                    "join starts without state, outputs have rows path=%s commit=%d", self._folder.path, written
+                )
+                self._commit = written
             self._save_snapshot(is_first=True)
         else:
             self._repeat(commits)
+            if written > self._commit:
+                raise SnapshotCorrupt(
+                    f"state folder '{self._folder.path}' ends at commit {self._commit} and its outputs at commit "
+                    f"{written}, expected the state to be as new as the outputs: the journal is damaged or the folder "
+                    "is an old copy; restore the folder, or start with an empty --state folder, which repeats rows"
+                )
             logger.info("join restored snapshot=%d commit=%d rows=%d", snapshot.commit, self._commit, self.status.rows)
             if self._core.settings != self._settings:
                 self._change_settings()
@@ -210,11 +223,12 @@ class JoinGroup:
             False if no record arrived.
 
         Raises:
-            DataError: An input lost records, or the journal failed.
+            DataError: An input lost records, has records after ``finish``, or the journal failed.
             ClusterError: Another process took over the group.
         """
         lot, number = self._read(min(wait_s, self._time_to_commit()))
         if lot is not None:
+            self._check_open(number, lot)
             if self._commit_due_s is None:
                 self._commit_due_s = self._clock.monotonic_s() + self._options.commit_ms / 1000
             self._note_clock(number, lot)
@@ -260,6 +274,16 @@ class JoinGroup:
             if (lot := self._inputs[number].read(self._options.lot_records, share_s)) is not None:
                 return lot, number
         return None, -1
+
+    def _check_open(self, number: int, lot: Lot) -> None:
+        """Refuse records after ``finish``, of this process or an earlier one: each would be dropped as late."""
+        if self._core.watermark_ms == END_OF_TIME:
+            port = self._inputs[number]
+            raise DataError(
+                f"input {port.topic}[{port.partition}] has records from offset {int(lot.offsets[0])} on, expected none "
+                "after --until-end has closed every window; join it again with an empty --state folder and another "
+                "--output"
+            )
 
     def _join(self, number: int, lot: Lot) -> None:
         batch, core = lot.batch, self._core
@@ -409,7 +433,8 @@ class JoinGroup:
         sequence = self._commit << _PART_BITS
         for letters in _split(self._dead_letters):
             if sequence > self._last_dead:
-                keys, values = [letter.key for letter in letters], [letter.value for letter in letters]
+                keys = [letter.key for letter in letters]
+                values = [letter.value[:MOST_RECORD_BYTES] for letter in letters]
                 self._append(self._dead, sequence, keys, values, [record["time"]] * len(letters))
                 self._last_dead = sequence
                 for letter in letters:
@@ -460,7 +485,10 @@ class JoinGroup:
         self.status.snapshots += 1
         self._schedule_snapshot()
         if not is_first:
-            self._start_journal()
+            try:
+                self._start_journal()
+            except OSError as error:
+                logger.error("journal continued, no new file commit=%d error=%s", self._commit, error)
             self._folder.trim()
         for port, position in zip(self._inputs, positions, strict=True):
             port.committed(position)
@@ -527,6 +555,7 @@ class JoinGroup:
 
     def _repeat_lot(self, number: int, begin: int, count: int, ingest_ms: int | None) -> None:
         self._inputs[number].skip_to(begin)
+        is_first = True
         while count:
             lot = self._inputs[number].read(count, 1.0)
             if lot is None:
@@ -535,6 +564,14 @@ class JoinGroup:
                     f"input {port.topic}[{port.partition}] ends {count} records before the last commit; "
                     "restore the topic, or start with an empty --state folder"
                 )
+            if is_first and int(lot.offsets[0]) != begin:
+                port = self._inputs[number]
+                raise DataError(
+                    f"input {port.topic}[{port.partition}] begins at offset {int(lot.offsets[0])}, expected {begin} to "
+                    "repeat the commits after the snapshot: retention removed the records between; raise the "
+                    "retention, and start with an empty --state folder, which repeats rows"
+                )
+            is_first = False
             if ingest_ms is not None:
                 batch = lot.batch
                 ingest = np.full(len(batch), ingest_ms, np.int64)

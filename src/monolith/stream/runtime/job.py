@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
-from monolith.core.errors import MonolithError
+from monolith.core.errors import ClusterError, MonolithError
 from monolith.stream.runtime.group import JoinGroup
 
 __all__ = ["JoinRun"]
@@ -59,14 +59,17 @@ class JoinRun:
         return not any(thread.is_alive() for thread in self._threads)
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Wait until every group has ended, for ``timeout_s`` at most per group."""
-        for thread in self._threads:
+        """Wait until every group has ended, for ``timeout_s`` at most per group. A group that still runs has failed."""
+        for partition, thread in zip(self.partitions, self._threads, strict=True):
             thread.join(timeout_s)
+            if thread.is_alive():
+                text = f"group {partition} runs {timeout_s} s after the stop, expected its end; check disk and brokers"
+                self._fail(partition, ClusterError(text))
 
     def _run(self, partition: int) -> None:
         try:
             group = self._make_group(partition)
-        except (MonolithError, OSError) as error:
+        except Exception as error:
             self._fail(partition, error)
             return
         with self._lock:
@@ -78,7 +81,7 @@ class JoinRun:
                     group.finish()
                     break
             group.close()
-        except (MonolithError, OSError) as error:
+        except Exception as error:  # an unexpected class too: a run without failures reports success
             self._fail(partition, error)
         finally:
             group.abandon()
@@ -87,4 +90,5 @@ class JoinRun:
     def _fail(self, partition: int, error: Exception) -> None:
         self.failures[partition] = error
         self.running.discard(partition)
-        logger.error("join group stopped group=%d error=%s", partition, error)
+        is_expected = isinstance(error, MonolithError | OSError)
+        logger.error("join group stopped group=%d error=%s", partition, error, exc_info=None if is_expected else error)

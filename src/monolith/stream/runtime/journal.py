@@ -7,6 +7,7 @@ reader ignores a torn tail, because a commit counts from the return of ``append`
 from __future__ import annotations
 
 import json
+import logging
 import os
 import struct
 from collections.abc import Mapping
@@ -18,6 +19,8 @@ from monolith.core.durable_files import sync_folder
 from monolith.core.errors import DataError
 
 __all__ = ["Journal", "read_journal"]
+
+logger = logging.getLogger(__name__)
 
 _PREFIX = struct.Struct("<II")
 
@@ -31,7 +34,7 @@ class Journal:
 
     Raises:
         FileExistsError: The file exists: another process started with the same owner number.
-        OSError: The file cannot be written.
+        OSError: The file cannot be written. It does not exist afterwards.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
@@ -39,8 +42,13 @@ class Journal:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._size = 0
         self._is_failed = False
-        self.append(header)
-        sync_folder(path.parent)
+        try:
+            self.append(header)
+            sync_folder(path.parent)
+        except BaseException:
+            self.close()
+            path.unlink(missing_ok=True)
+            raise
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Append a record and sync it.
@@ -86,4 +94,6 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
             break
         records.append(json.loads(body))
         at += _PREFIX.size + size
+    if at < len(content):
+        logger.warning("journal tail ignored path=%s byte=%d bytes=%d", path, at, len(content) - at)
     return records

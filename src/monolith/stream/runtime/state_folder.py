@@ -191,13 +191,15 @@ class StateFolder:
         """Open a journal file for the commits from ``first`` on. Earlier owners lose the right to these numbers.
 
         Raises:
+            OSError: The file cannot be written. Commits continue in the file before it.
             ClusterError: Another process took over.
         """
         self._check_owner()
         path = self.path / f"journal-{self.owner:06}-{first:012}.log"
+        journal = Journal(path, header)
         if self._journal is not None:
             self._journal.close()
-        self._journal = Journal(path, header)
+        self._journal = journal
         self._files[self.owner, first] = path
 
     def append(self, record: Mapping[str, Any]) -> None:
