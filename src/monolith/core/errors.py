@@ -233,7 +233,7 @@ class Overloaded(ServingError):
 
 
 class ModelNotReady(ServingError):
-    """The model is known, but no version of it is loaded yet."""
+    """No version of the model is loaded yet, the server stops, or no server answers."""
 
 
 class CutRefused(ServingError):

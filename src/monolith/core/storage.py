@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -287,13 +288,23 @@ class _LocalTarget:
         self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 - closed by close or discard
 
     def write(self, data: bytes) -> None:
-        self._file.write(data)
+        with self._naming_path():
+            self._file.write(data)
 
     def close(self) -> None:
         if not self._file.closed:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            self._file.close()
+            with self._naming_path():
+                self._file.flush()
+                os.fsync(self._file.fileno())
+                self._file.close()
+
+    @contextlib.contextmanager
+    def _naming_path(self) -> Iterator[None]:
+        """Name the file in an error of an open file, such as a full disk: the system gives a number only."""
+        try:
+            yield
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def publish(self) -> None:
         os.replace(self._temporary, self._path)

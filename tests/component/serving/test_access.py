@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from monolith.core.errors import InvalidRequest, MonolithError, NotPermitted
+from monolith.core.errors import InvalidRequest, ModelNotReady, MonolithError, NotPermitted
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.ps import Security
 from monolith.serving import ModelConfig
@@ -36,13 +36,28 @@ def test_the_predict_token_predicts_and_the_admin_token_also_assigns(
     served = serve(security=TOKENS, allow_assign=False, allow_reload=False)
     with served.client(transport, security=Security(token="predict")) as client:
         before = client.score(example(user=9))["score"].tolist()
-        assert "admin token" in refused(lambda: client.predict(ROW, signature="assign"))
+        with pytest.raises(NotPermitted, match="admin token"):
+            client.predict(ROW, signature="assign")
         assert client.score(example(user=9))["score"].tolist() == before
     with served.client(transport, security=Security(token="admin")) as client:
         client.predict(ROW, signature="assign")
         assert client.score(example(user=9))["score"].tolist() != before
-    with served.client(transport, security=Security(token="other")) as client:
-        assert "bearer token" in refused(lambda: client.score(example()))
+    with (
+        served.client(transport, security=Security(token="other")) as client,
+        pytest.raises(NotPermitted, match="bearer token"),
+    ):
+        client.score(example())
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_a_client_of_a_stopped_server_raises_the_same_error_over_both_apis(
+    transport: Any, serve: Callable[..., LinearServer]
+) -> None:
+    served = serve()
+    with served.client(transport) as client:
+        served.server.stop()
+        with pytest.raises(ModelNotReady, match=r"127\.0\.0\.1"):
+            client.score(example())
 
 
 @pytest.mark.parametrize("transport", ["grpc", "rest"])

@@ -435,6 +435,25 @@ def test_a_write_to_a_mapped_file_is_noticed_once_and_the_rows_are_checked_again
     servable.close()
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("is_checked", [False, True])
+def test_a_version_whose_folder_was_removed_or_replaced_is_not_damaged(
+    tmp_path: Path, is_replaced: bool, is_checked: bool
+) -> None:
+    export = make_export(tmp_path / "1")
+    servable = Servable.load(export)
+    if is_checked:
+        servable.verify_tables(lambda: True)
+    scored = servable.predict([example([7], [9], 0.5).SerializeToString()], "example")["score"].tolist()
+    export.rename(tmp_path / "bad-1")
+    if is_replaced:
+        flip(next((make_export(export) / TABLES).glob("*.table")), 3.0)
+    assert not servable.notice_file_changes()
+    servable.verify_tables(lambda: True)
+    assert servable.predict([example([7], [9], 0.5).SerializeToString()], "example")["score"].tolist() == scored
+    servable.close()
+
+
 class Elsewhere:
     """Rows of another process."""
 

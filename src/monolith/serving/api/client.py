@@ -29,10 +29,10 @@ from monolith.core.errors import (
     ModelNotFound,
     ModelNotReady,
     MonolithError,
+    NotPermitted,
     Overloaded,
     RpcTimeout,
     ServingError,
-    ShardUnavailable,
 )
 from monolith.rpc.security import Security
 from monolith.rpc.status import Code
@@ -52,10 +52,13 @@ _ERRORS: dict[Code, type[MonolithError]] = {
     Code.RESOURCE_EXHAUSTED: Overloaded,
     Code.DEADLINE_EXCEEDED: RpcTimeout,
     Code.UNAVAILABLE: ModelNotReady,
+    Code.PERMISSION_DENIED: NotPermitted,
+    Code.UNAUTHENTICATED: NotPermitted,
 }
 _BY_STATUS = {
     400: Code.INVALID_ARGUMENT,
     401: Code.UNAUTHENTICATED,
+    403: Code.PERMISSION_DENIED,
     404: Code.NOT_FOUND,
     503: Code.UNAVAILABLE,
     504: Code.DEADLINE_EXCEEDED,
@@ -140,6 +143,7 @@ class Client:
             ModelNotFound: The model or version does not exist.
             Overloaded: The server is overloaded; retry later.
             ModelNotReady: The model is not loaded yet, or the server is unreachable.
+            NotPermitted: The token is missing or wrong, or does not allow the call.
             RpcTimeout: The call timed out.
         """
         columns = {name: as_column(value, name) for name, value in inputs.items()}
@@ -357,7 +361,7 @@ class _Rest:
         except TimeoutError as exc:
             raise RpcTimeout(f"no response from {self._address} within {timeout_s} s") from exc
         except (URLError, OSError) as exc:
-            raise ShardUnavailable(f"{self._address} is unreachable ({getattr(exc, 'reason', exc)})") from exc
+            raise ModelNotReady(f"{self._address} is unreachable ({getattr(exc, 'reason', exc)})") from exc
 
     def close(self) -> None:
         self._opener.close()

@@ -8,6 +8,7 @@ Thread safe.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import zlib
 from collections.abc import Callable, Iterable, Mapping
@@ -117,7 +118,7 @@ class NativeFront:
             )
         except OSError as error:
             raise ClusterError(
-                f"cannot listen on {error.filename} ({error.strerror}); give a free port, or 0 for any"
+                f"cannot listen on {error.filename} ({os.strerror(error.errno or 0)}); give a free port, or 0 for any"
             ) from error
         self._thread.start()
         return self._server.rest_port, self._server.grpc_port

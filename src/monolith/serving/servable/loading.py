@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from monolith.artifacts.checkpoint_manifest import verify_files
+from monolith.artifacts.checkpoint_manifest import FileRecord, verify_files
 from monolith.artifacts.export_manifest import PROGRAM, TABLES, TORCH_PROGRAM, DenseProgram, ExportManifest
 from monolith.artifacts.program_session import ProgramSession
 from monolith.artifacts.torch_session import TorchSession
@@ -20,11 +21,21 @@ from monolith.serving.servable.parts import EntryRows, OwnProgram
 
 __all__ = ["TableFiles", "check_parts", "load_tables", "open_program"]
 
-_Stamps = dict[str, tuple[int, int, int] | None]
+_Stamp = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Some files of a manifest."""
+
+    files: Sequence[FileRecord]
 
 
 class TableFiles:
     """Checks of the files of an export.
+
+    A mapping outlives the name of its file. A file that was removed, or replaced by another one, is therefore neither
+    a change nor damage of the rows in service.
 
     Args:
         folder: Folder of the export.
@@ -36,7 +47,7 @@ class TableFiles:
         self._manifest = manifest
         self._names = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
         self._is_verified = False
-        self._stamps: _Stamps = {}
+        self._stamps: dict[str, _Stamp] = {}
 
     def verify_before_load(self, *, is_complete: bool, is_mapped: bool) -> None:
         """Check all files, without the bytes of tables unless ``is_complete``.
@@ -46,39 +57,52 @@ class TableFiles:
         """
         self._verify(set() if is_complete else self._names)
         self._is_verified = is_complete
-        self._stamps = self._read_stamps() if is_mapped else {}
+        self._stamps = {name: found for name in self._names if is_mapped and (found := self._read_stamp(name))}
 
     def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
         """Check every byte of mapped tables; ``Servable.verify_tables`` describes it."""
         if self._is_verified:
             return
         for file in self._manifest.files:
-            if file.name in self._names:
-                if not is_wanted():
-                    return
-                self._verify({each.name for each in self._manifest.files if each.name != file.name})
+            if file.name not in self._names or not self._is_in_place(file.name):
+                continue
+            if not is_wanted():
+                return
+            try:
+                verify_files(self._folder, _Files([file]), progress=lambda *_: yield_gil())
+            except (ManifestInvalid, OSError):
+                if self._is_in_place(file.name):
+                    raise
         self._is_verified = True
 
     def notice_changes(self) -> bool:
         """Return whether mapped files changed since the last call; ``verify_tables`` then checks them again."""
-        stamps = self._read_stamps() if self._stamps else {}
-        if stamps == self._stamps:
+        changed = {
+            name: found
+            for name, stamp in self._stamps.items()
+            if (found := self._read_stamp(name)) is not None and found != stamp and found[0] == stamp[0]
+        }
+        if not changed:
             return False
-        self._stamps, self._is_verified = stamps, False
+        self._stamps.update(changed)
+        self._is_verified = False
         return True
 
     def _verify(self, size_only: set[str]) -> None:
         verify_files(self._folder, self._manifest, size_only=size_only, progress=lambda *_: yield_gil())
 
-    def _read_stamps(self) -> _Stamps:
-        stamps: _Stamps = {}
-        for name in self._names:
-            try:
-                status = os.stat(self._folder / name)
-                stamps[name] = (status.st_ino, status.st_size, status.st_mtime_ns)
-            except OSError:
-                stamps[name] = None
-        return stamps
+    def _is_in_place(self, name: str) -> bool:
+        """Return whether the folder still has the file that was loaded, under its name."""
+        found, loaded = self._read_stamp(name), self._stamps.get(name)
+        return found is not None and (loaded is None or found[0] == loaded[0])
+
+    def _read_stamp(self, name: str) -> _Stamp | None:
+        """Return inode, size and time of the last write; None for a missing file."""
+        try:
+            status = os.stat(self._folder / name)
+        except OSError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_program(folder: Path, program: DenseProgram, threads: int) -> OwnProgram:

@@ -333,6 +333,8 @@ class Servable:
     def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
         """Check every byte of mapped tables; the load has checked all other files.
 
+        A file that was removed or replaced since the load is skipped: its rows stay mapped.
+
         Args:
             is_wanted: Called between files; False ends the check.
 
@@ -345,8 +347,8 @@ class Servable:
     def notice_file_changes(self) -> bool:
         """Return whether mapped files changed since the last call; ``verify_tables`` then checks them again.
 
-        Writing to a mapped file changes the rows in service, and truncating it ends the process at the next read. This
-        notices a write that left the size, so that a damaged version does not stay in service.
+        Writing to a mapped file changes the rows in service. This notices such writes, so that a damaged version does
+        not stay in service. Removing or replacing a file changes no row and is not noticed.
         """
         return self._files is not None and self._files.notice_changes()
 
