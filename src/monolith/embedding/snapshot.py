@@ -521,7 +521,10 @@ def check_layout(table: EngineTable, saved: SavedTable) -> None:
             raise SnapshotCorrupt(f"'{part.path}' is missing; the manifest names it")
     ours = _slices_of(table)
     if ours != saved.slices:
-        raise SchemaMismatch(f"table {name!r} has slices {ours}, the snapshot '{saved.folder}' has {saved.slices}")
+        raise SchemaMismatch(
+            f"table {name!r} has slices {ours}, the snapshot '{saved.folder}' has {saved.slices}; restore dim and "
+            "optimizer of each slice, or train into a new folder"
+        )
 
 
 def _read_filter(saved: SavedTable, shard: SavedShard) -> bytes:

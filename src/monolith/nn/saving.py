@@ -31,6 +31,7 @@ def load(module: torch.nn.Module, folder: str | PathLike[str]) -> None:
 
     Raises:
         ArtifactError: A table module has no whole snapshot in the folder.
+        SchemaMismatch: A table has another name or other slices in the snapshot.
     """
     for place, each in _table_modules(module, Path(folder)):
         each.load_rows(place)

@@ -7,7 +7,7 @@ import secrets
 from pathlib import Path
 
 from monolith.core.durable_files import replace_file
-from monolith.core.errors import ArtifactError, ConfigError
+from monolith.core.errors import ArtifactError, ConfigError, SchemaMismatch
 from monolith.embedding.snapshot import read_manifest
 from monolith.nn.table_set import TableSet
 
@@ -40,10 +40,12 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
 
     Raises:
         ArtifactError: The folder has no whole snapshot. The rows are unchanged.
+        SchemaMismatch: A table has another name in the snapshot. The rows are unchanged.
     """
     try:
-        step, identity = _read_description(folder)
-    except ArtifactError:
+        step, identity, saved = _read_description(folder)
+        _check_names(set(tables.specs), saved, folder)
+    except (ArtifactError, SchemaMismatch):
         tables.peers.all_agree(False)
         raise
     if not tables.peers.all_agree(True):
@@ -53,15 +55,24 @@ def load_snapshot(tables: TableSet, folder: Path) -> str:
     return identity
 
 
-def _read_description(folder: Path) -> tuple[int, str]:
-    """Return the step and the identity of a snapshot."""
+def _check_names(names: set[str], saved: set[str], folder: Path) -> None:
+    """Refuse a renamed table, which would start empty. A table may be new, or removed."""
+    if (new := names - saved) and (unknown := saved - names):
+        raise SchemaMismatch(
+            f"snapshot '{folder}' has tables {sorted(unknown)}, expected {sorted(new)}; give the module the names of "
+            "the snapshot: name=, or table= of a feature"
+        )
+
+
+def _read_description(folder: Path) -> tuple[int, str, set[str]]:
+    """Return the step, the identity and the names of the tables of a snapshot."""
     try:
         body = json.loads((folder / "module.json").read_bytes())
-        version, identity, step = body["version"], body["id"], body["step"]
+        version, identity, step, saved = body["version"], body["id"], body["step"], set(body["rows"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
             f"'{folder}' is not a snapshot of a module ({error}); give a folder that mt.nn.save wrote"
         ) from error
     if version != _VERSION or not isinstance(identity, str) or not isinstance(step, int):
         raise ArtifactError(f"'{folder}/module.json' has version {version!r}, expected {_VERSION}; use a newer release")
-    return step, identity
+    return step, identity, saved

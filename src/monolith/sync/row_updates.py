@@ -182,7 +182,11 @@ def open_segments(segments: Sequence[Segment]) -> Iterator[list[Segment]]:
                     f"'{segment.path}' was removed meanwhile; read a newer cut", last_good=segment.previous
                 ) from error
             pinned = dataclasses.replace(segment, path=path)
-            DeltaReader(segment.path.parent).verify(pinned)
+            try:
+                DeltaReader(segment.path.parent).verify(pinned)
+            except DeltaLogBroken as error:  # the text names the path of the open file
+                text = str(error).replace(str(path), str(segment.path))
+                raise DeltaLogBroken(text, last_good=error.last_good) from error
             opened.append(pinned)
         yield opened
 

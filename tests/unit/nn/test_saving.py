@@ -82,6 +82,25 @@ def test_a_moved_snapshot_is_loaded_first(tmp_path: Path) -> None:
     np.testing.assert_array_equal(other[0].table.lookup([1]), model[0].table.lookup([1]))
 
 
+def test_a_renamed_table_is_refused_and_keeps_its_rows(tmp_path: Path) -> None:
+    saved, renamed = (mt.nn.EmbeddingBag(2, optimizer=mt.Adagrad(0.5), name=name) for name in ("item", "movie"))
+    train(saved, 1)
+    train(renamed, 2)
+    mt.nn.save(saved, tmp_path / "rows")
+    with pytest.raises(SchemaMismatch, match=r"has tables \['item'\], expected \['movie'\]"):
+        mt.nn.load(renamed, tmp_path / "rows")
+    assert renamed.table.contains([1, 2]).tolist() == [False, True]
+
+
+def test_a_collection_with_a_new_feature_loads_the_rows_of_the_old_one(tmp_path: Path) -> None:
+    old = mt.nn.EmbeddingBagCollection([mt.nn.Feature("user", 2)])
+    new = mt.nn.EmbeddingBagCollection([mt.nn.Feature("user", 2), mt.nn.Feature("item", 2)])
+    old({"user": (torch.tensor([7]), torch.tensor([0, 1]))})["user"].sum().backward()
+    mt.nn.save(old, tmp_path / "rows")
+    mt.nn.load(new, tmp_path / "rows")
+    assert (len(new.store["user"]), len(new.store["item"])) == (1, 0)
+
+
 def test_a_snapshot_is_never_written_over(tmp_path: Path) -> None:
     model = make_model()
     mt.nn.save(model, tmp_path / "rows")

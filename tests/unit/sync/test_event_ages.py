@@ -12,7 +12,7 @@ from monolith.core.errors import ManifestInvalid
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.serving.follow.following import Following
 from monolith.sync import LocalRowLog, Publisher
-from monolith.sync.event_ages import TrainedRows
+from monolith.sync.event_ages import EventAges, TrainedRows
 from monolith.telemetry import names
 from monolith.testing.fakes.clock import FakeClock
 
@@ -71,6 +71,21 @@ def test_rows_of_a_failed_publish_count_in_the_next_one(tmp_path: Path, monkeypa
     cut = read_cut(tmp_path)
     assert cut is not None
     assert [sum(each.counts.values()) for each in cut.ages] == [1]
+
+
+def test_the_rows_that_wait_while_publishes_fail_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monolith.sync.event_ages.MOST_ROWS", 10)
+    ages = EventAges()
+    waiting: list[TrainedRows] = []
+    for step in range(8):
+        ages.add(TrainedRows(step, np.full(3, step)))
+        waiting = ages.take()
+        ages.put_back(waiting)
+    assert [rows.trained_at_s for rows in waiting] == [5, 6, 7]
+    ages.add(TrainedRows(8, np.full(20, 8)))
+    assert [rows.trained_at_s for rows in ages.take()] == [8]
+    ages.add(TrainedRows(9, np.full(3, 9)))
+    assert [rows.trained_at_s for rows in ages.take()] == [9]
 
 
 def test_a_cut_keeps_a_bounded_number_of_ages(tmp_path: Path) -> None:
