@@ -246,6 +246,13 @@ def test_a_run_that_restores_an_earlier_checkpoint_forgets_again(tmp_path: Path)
     older._load(before.path)
     assert not older.store["user"].contains([USER]).any()
     assert older.store["user"].contains([OTHER]).all()
+    heir = mt.RunConfig(
+        model_dir=str(tmp_path / "heir"), restore_dir=str(tmp_path / "run"), restore_ckpt=before.name,
+        log_step_count_steps=0, save_summary_steps=0, threads=1,
+    )  # fmt: skip
+    started = mt.Estimator(Clicker, heir)
+    assert started.step == before.step
+    assert users_of(started.store) == {OTHER}, "the receipts of the restored run count"
 
 
 def test_older_checkpoints_are_dropped_on_request(tmp_path: Path) -> None:
@@ -256,6 +263,18 @@ def test_older_checkpoints_are_dropped_on_request(tmp_path: Path) -> None:
         assert receipt["remaining"] == []
         saved = CheckpointFolder(tmp_path / "run" / "checkpoints").saved()
         assert min(each.manifest.number for each in saved) >= receipt["checkpoint_number"]
+
+
+def test_the_best_checkpoint_is_listed_and_dropped_on_request(tmp_path: Path) -> None:
+    best = {"early_stopping_metric": "loss", "early_stopping_steps": 1, "keep_best_checkpoint": True}
+    with training(tmp_path, publish_dir=None, early_stopping_patience=100, **best) as trainer:
+        trainer.send(7)
+        eventually((tmp_path / "run" / "best").is_dir)
+        listed = ask(tmp_path, "--feature", "user", 7)
+        assert str(tmp_path / "run" / "best") in [each["path"] for each in listed["remaining"]]
+        dropped = ask(tmp_path, "--feature", "user", 7, "--drop-checkpoints")
+        assert dropped["remaining"] == []
+    assert not (tmp_path / "run" / "best").exists()
 
 
 def test_ids_leave_a_model_folder_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -100,15 +100,19 @@ def erase(store: EmbeddingStore, ids: Mapping[str, NDArray[np.int64]]) -> dict[s
 
 
 def forgotten_since(model_dir: str | Path, checkpoint: Path) -> list[Receipt]:
-    """Return the receipts of a model folder whose rows a checkpoint may still hold."""
-    if not model_dir:
-        return []
-    is_own = checkpoint.parent.resolve() == (Path(model_dir) / CHECKPOINTS).resolve()
+    """Return the receipts whose rows a checkpoint may still hold.
+
+    These are the receipts of the model folder of the checkpoint, and of ``model_dir`` if that is another folder.
+    """
+    home = checkpoint.parent.parent if checkpoint.parent.name == CHECKPOINTS else checkpoint.parent
     try:
-        number = read_manifest(checkpoint).number if is_own else 0
+        number = read_manifest(checkpoint).number
     except ArtifactError:
         number = 0  # a snapshot of tables has no manifest of a checkpoint
-    return ForgetLedger(model_dir).newer_than(number)
+    receipts = ForgetLedger(home).newer_than(number)
+    if model_dir and Path(model_dir).resolve() != home.resolve():
+        receipts += ForgetLedger(model_dir).newer_than(0)
+    return receipts
 
 
 def erase_forgotten(model_dir: str | Path, store: EmbeddingStore, checkpoint: Path) -> int:

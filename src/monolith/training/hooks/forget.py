@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
@@ -38,6 +39,7 @@ from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.export_places import export_base
 from monolith.training.forgetting import REFRESH_S, erase, find_rows
 from monolith.training.hooks.base import Hook
+from monolith.training.hooks.early_stopping import BEST
 from monolith.training.run import Run
 
 __all__ = ["ForgetHook"]
@@ -212,6 +214,9 @@ class ForgetHook(Hook):
             return receipt
         folder = CheckpointFolder(run.model_dir / CHECKPOINTS)
         dropped = {artifact_url(folder.root / name) for name in folder.remove_older(receipt.checkpoint_number)}
+        if (best := _best_before(run.model_dir, receipt.checkpoint_number)) is not None:
+            shutil.rmtree(best)
+            dropped.add(artifact_url(best))
         done = replace(receipt, remaining=tuple(each for each in receipt.remaining if each.path not in dropped))
         self._ledger.write(done)
         try:
@@ -249,6 +254,9 @@ class ForgetHook(Hook):
             if each.name in kept or each.manifest.is_spared:
                 rule = "the owner: retention keeps this checkpoint; forget with --drop-checkpoints"
             yield Remainder(kind="checkpoint", path=artifact_url(each.path), removed_by=rule)
+        if (best := _best_before(run.model_dir, number)) is not None:
+            rule = "the owner: keep_best_checkpoint keeps this copy; forget with --drop-checkpoints"
+            yield Remainder(kind="checkpoint", path=artifact_url(best), removed_by=rule)
 
     def _remaining_segments(self, receipt: Receipt) -> Iterator[Remainder]:
         cut = self._cuts.get(receipt.number)
@@ -264,6 +272,18 @@ class ForgetHook(Hook):
                 written = written_ids(segment)
                 if any(_intersects(written.get(table), each) for table, each in ids.items()):
                     yield Remainder(kind="segment", path=str(segment), removed_by="the next checkpoint")
+
+
+def _best_before(model_dir: Path, number: int) -> Path | None:
+    """Return the copy of the best checkpoint, unless it is as new as the checkpoint of a number."""
+    best = model_dir / BEST
+    if not best.is_dir():
+        return None
+    try:
+        is_newer = read_manifest(best).number >= number
+    except ArtifactError:
+        is_newer = False
+    return None if is_newer else best
 
 
 def _intersects(written: NDArray[np.int64] | None, ids: NDArray[np.int64]) -> bool:
