@@ -283,6 +283,8 @@ class Batch:
     ) -> Batch:
         """Make a batch from arrays. Missing arguments get the values of a record without these fields.
 
+        A label that is NaN or the lowest float is missing, as in records: its value becomes 0 and its mask False.
+
         Raises:
             ConfigError: The arrays have different numbers of rows, or there is no array.
         """
@@ -302,6 +304,7 @@ class Batch:
         if labels is None:
             labels = np.zeros((size, 1), np.float32)
             label_mask = np.zeros((size, 1), np.bool_) if label_mask is None else label_mask
+        labels, known = _mark_missing(labels, label_mask)
 
         def vector(value: npt.ArrayLike | None, default: float, kind: Any) -> npt.NDArray[Any]:
             return np.full(size, default, kind) if value is None else np.asarray(value, kind).reshape(size)
@@ -312,7 +315,7 @@ class Batch:
             ids=lists,
             dense=columns,
             label=labels,
-            label_mask=np.ones_like(labels, np.bool_) if label_mask is None else np.asarray(label_mask, np.bool_),
+            label_mask=known,
             weight=vector(weight, 1, np.float32),
             sample_rate=vector(sample_rate, 1, np.float32),
             event_time_s=vector(event_time_s, 0, np.int64),
@@ -361,6 +364,23 @@ _ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "
 def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(value, np.float32)
     return array.reshape(len(array), -1)
+
+
+def _mark_missing(
+    labels: npt.NDArray[np.float32], mask: npt.ArrayLike | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+    """Return the labels with 0 for missing ones, and their mask, in one shape."""
+    known = ~np.isnan(labels) & (labels != np.finfo(np.float32).min)
+    if not known.all():
+        labels = np.where(known, labels, np.float32(0))
+    if mask is None:
+        return labels, known
+    given = np.asarray(mask, np.bool_)
+    if given.size != labels.size or given.shape[:1] != labels.shape[:1]:
+        raise ConfigError(
+            f"label_mask has shape {given.shape}, expected {labels.shape}, that of label; give a truth value per label"
+        )
+    return labels, known & given.reshape(labels.shape)
 
 
 def _merge_value_types(batches: Sequence[Batch]) -> dict[str, ValueType]:

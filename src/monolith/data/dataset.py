@@ -266,8 +266,10 @@ class Dataset:
         if self.is_batched != transform.is_per_batch:
             rule = "the rows of a batch: put it after" if transform.is_per_batch else "rows: put it before"
             raise ConfigError(f"{type(transform).__name__} works on {rule} batch()")
-        if any(isinstance(each, _MergeBatches) for each in self._steps):
-            raise ConfigError(f"{type(transform).__name__} works on the rows of a batch: put it before merge_batches()")
+        for each in self._steps:  # it runs while a batch is assembled, so before these steps in any case
+            if isinstance(each, _MergeBatches | _MapBatches):
+                later = "merge_batches()" if isinstance(each, _MergeBatches) else "map() and filter()"
+                raise ConfigError(f"{type(transform).__name__} works on the rows of a batch: put it before {later}")
         return self._with(transform)
 
     filter_by_fids = _step(transforms.FilterByFids)

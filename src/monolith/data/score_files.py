@@ -6,9 +6,11 @@ A file appears under its name when it is complete. Columns are arrays or lists w
 from __future__ import annotations
 
 import json
+import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TextIO
 
@@ -16,7 +18,7 @@ import numpy as np
 from typing_extensions import override
 
 from monolith.core.errors import ConfigError
-from monolith.core.storage import NewFile
+from monolith.core.storage import NewFile, is_url
 from monolith.data.sources.arrow_columns import load_pyarrow
 
 __all__ = ["ScoreFile", "open_score_file"]
@@ -49,16 +51,30 @@ class ScoreFile(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
-            self.publish()
-        else:
+        if kind is not None:
             self.discard()
+            return
+        try:
+            self.publish()
+        except BaseException:
+            self.discard()
+            raise
 
 
 def open_score_file(path: str | None) -> ScoreFile:
-    """Return the output of a path: Parquet for ``.parquet``, else JSON lines; None = standard output."""
+    """Return the output of a path: Parquet for ``.parquet``, else JSON lines; None = standard output.
+
+    Raises:
+        ConfigError: The path is a folder, or its folder does not exist.
+    """
     if path is None:
         return _JsonText(sys.stdout)
+    if not is_url(path):
+        if Path(path).is_dir():
+            raise ConfigError(f"out is {path!r}, a folder, expected the path of a file; give a name in that folder")
+        folder = Path(path).parent
+        if not folder.is_dir():
+            raise ConfigError(f"out is {path!r}, expected a path in an existing folder; make '{folder}'")
     return _ParquetScores(path) if path.lower().endswith(".parquet") else _JsonScores(path)
 
 
@@ -71,7 +87,23 @@ def _check_rows(columns: Mapping[str, Any]) -> None:
 def _as_lines(columns: Mapping[str, Any]) -> str:
     _check_rows(columns)
     values = [value.tolist() if isinstance(value, np.ndarray) else list(value) for value in columns.values()]
-    return "".join(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in zip(*values, strict=True))
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*values, strict=True))
+    return "".join(_as_json(row) + "\n" for row in rows)
+
+
+def _as_json(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, allow_nan=False)
+    except ValueError:  # JSON has neither NaN nor infinity
+        return json.dumps(_without_nan(row))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _JsonText(ScoreFile):
@@ -178,7 +210,8 @@ class _ParquetScores(ScoreFile):
     def _flush(self) -> None:
         if not self._tables:
             return
-        table = self._arrow.concat_tables(self._tables)
+        # A batch without a single value of a key has a column without a type.
+        table = self._arrow.concat_tables(self._tables, promote_options="permissive")
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(self._sink, table.schema)
         self._writer.write_table(table.cast(self._writer.schema))

@@ -54,6 +54,7 @@ def make_report(
     time_column: str | None = None,
     expire_days: Mapping[str, int] | None = None,
     is_shuffled: bool = True,
+    heads: int | None = None,
 ) -> DataReport:
     """Return the report of a training.
 
@@ -63,12 +64,16 @@ def make_report(
         time_column: The column of the event time.
         expire_days: Days of expiry by table.
         is_shuffled: Whether the training shuffles the rows.
+        heads: How many labels the model learns; None = unknown.
     """
     roles = _roles(schema)
     columns = [
         _describe(each, roles.get(name, "not read"), profile.rows)
         for name, each in sorted(profile.columns.items(), key=lambda item: _ORDER[roles.get(item[0], "not read")])
+        if not (profile.weighted and name == schema.weight_feature)  # a column of the weights that are 0
     ]
+    if profile.weighted:
+        columns.append(ColumnReport(schema.weight_feature, "weight", "float", 0.0, ()))
     if profile.labelled:
         columns.insert(0, ColumnReport("(record)", "label", "float", 1 - profile.labelled / profile.rows, ()))
     if time_column is not None or profile.timed:
@@ -76,6 +81,7 @@ def make_report(
         columns.append(ColumnReport(time_column or "(record)", "time", "seconds", missing, ()))
     used = {name: each for name, each in profile.columns.items() if roles.get(name) in ("sparse", "dense")}
     warnings = [
+        *_warn_unlearned(schema.label_features, heads),
         *_warn_leaks(profile, used, schema.label_features),
         *_warn_row_numbers(used),
         *_warn_whole_reals(used, roles, profile.rows),
@@ -121,6 +127,14 @@ def _describe(column: ColumnProfile, role: Role, rows: int) -> ColumnReport:
 
 def _is_plain(column: ColumnProfile) -> bool:
     return len(column.types) == 1
+
+
+def _warn_unlearned(labels: Sequence[str], heads: int | None) -> list[str]:
+    return [
+        f"label {label!r} is not learned: the model learns {heads}; train a model with more heads, such as mmoe, or "
+        "leave it out of --label-features and --exclude it"
+        for label in (() if heads is None else labels[heads:])
+    ]
 
 
 def _warn_leaks(profile: DataProfile, used: Mapping[str, ColumnProfile], labels: Sequence[str]) -> list[str]:

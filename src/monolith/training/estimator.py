@@ -36,6 +36,7 @@ from monolith.training.config.gradient import GradientConfig
 from monolith.training.default_hooks import connect_forgetting, default_hooks, share_metrics_registry
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
+from monolith.training.finite_inputs import describe_not_finite
 from monolith.training.forgetting import BlockedIds, erase_forgotten, forgotten_since
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
@@ -453,8 +454,12 @@ class Estimator:
         self._load(checkpoint)
         was_training = self.model.training
         self.model.eval()
+        is_reported = False
         try:
             for batch in self._prepare_data(data):
+                if not is_reported and (inputs := describe_not_finite(batch)):
+                    logger.warning("inputs not finite, scores of these rows unreliable reason=%r", inputs)
+                    is_reported = True
                 yield batch, self._stepper.predict(self._stepper.embedder.pull(batch))
         finally:
             self.model.train(was_training)

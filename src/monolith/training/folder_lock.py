@@ -36,10 +36,16 @@ def lock_folder(folder: Path, *, wait_s: float = 0.0, clock: Clock | None = None
         clock: Measures the wait.
 
     Raises:
-        ConfigError: Another process holds the lock; the text names that process.
+        ConfigError: Another process holds the lock, and the text names that process; or the folder cannot be made.
     """
     was_there = folder.is_dir()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"model_dir is '{folder}', expected a folder, or a path where one can be made ({error.strerror}); give "
+            "another --model-dir"
+        ) from error
     handle = os.open(folder, os.O_RDONLY)
     owner = folder / _OWNER_FILE
     try:

@@ -18,7 +18,7 @@ from monolith.artifacts import CheckpointFolder
 from monolith.artifacts.remote_folder import open_folder, push_folder, refresh_folder
 from monolith.core.errors import ConfigError
 from monolith.core.registry import load_class
-from monolith.data import Dataset, Schema, infer_schema
+from monolith.data import Dataset, Schema
 from monolith.data.profile import DataProfile, profile_rows
 from monolith.data.sources.urls import is_stream_url, sample_url
 from monolith.embedding import EmbeddingStore, MultiTable, TableSpec
@@ -272,7 +272,7 @@ class Job:
         exclude = tuple(name for name in config.columns.exclude if name not in names)
         config = replace(config, columns=replace(config.columns, exclude=exclude))
         rows = open_rows(config, config.data, seed=self.config.run.runtime.seed)
-        keys = KeyColumns(names, infer_schema(rows))
+        keys = KeyColumns(names, profile_rows(rows))
         batches = open_batches(config, rows, keys.extend(self._schema(has_labels=False)), is_training=False)
         return self.estimator.predict(batches, checkpoint=checkpoint, keys=keys.read)
 
@@ -364,13 +364,14 @@ class Job:
         if not reads_files(config) or self.config.run.runtime.index:
             return
         profile = self._profile or profile_rows(open_rows(config, config.data, seed=self.config.run.runtime.seed))
-        owners = self.estimator.model.declaration.features.values()
+        declared = self.estimator.model.declaration
         report = make_report(
             profile,
             self.schema,
             time_column=config.columns.time_column,
-            expire_days={each.table: each.expire_days for each in owners},
+            expire_days={each.table: each.expire_days for each in declared.features.values()},
             is_shuffled=self._shuffle_buffer > 1,
+            heads=declared.labels if _find_class(self._task) is None else None,
         )
         log_report(report, shuffle_buffer=self._shuffle_buffer)
         if self._on_report is not None:

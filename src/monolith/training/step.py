@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError, SchemaMismatch, TrainingDiverged
+from monolith.data import Batch
 from monolith.features import Embedder, Model, PulledBatch
 from monolith.features.autograd import embed
 from monolith.features.declaration import Declaration
@@ -24,6 +25,7 @@ from monolith.layers.clipping import (
     clip_gradients,
     zero_small_features,
 )
+from monolith.training.finite_inputs import describe_not_finite
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import GroupGradients, LocalGradients, RowGradients
 from monolith.training.heads import NO_HEADS, Heads, StepTotals, compute_losses, weighted_loss
@@ -219,7 +221,7 @@ class Stepper:
         loss.backward()  # type: ignore[no-untyped-call]
         total, own, *squares = _fetch(heads.loss, loss, embedded.squares)
         if not math.isfinite(total):
-            raise TrainingDiverged(_which_diverged(heads, step))
+            raise TrainingDiverged(_which_diverged(heads, step, pulled.batch))
         return heads, own, squares, embedded.gradients
 
     def _clear_gradients(self) -> None:
@@ -332,7 +334,9 @@ def newest_time_s(pulled: PulledBatch) -> int:
     return int(times.max()) if len(times) else 0
 
 
-def _which_diverged(heads: Heads, step: int) -> str:
+def _which_diverged(heads: Heads, step: int, batch: Batch) -> str:
     bad = {name: loss.item() for name, loss in heads.losses.items() if not math.isfinite(loss.item())}
     what = ", ".join(f"{name} = {value}" for name, value in bad.items()) or "their sum"
+    if inputs := describe_not_finite(batch):
+        what = f"{what}; {inputs}"
     return f"step {step + 1}: the loss is not finite ({what})"

@@ -294,6 +294,7 @@ def test_steps_in_the_wrong_place_are_refused(folder: Path) -> None:
         lambda: open_files(folder).merge_batches(2),
         lambda: batched.merge_batches(0),
         lambda: batched.merge_batches(2).in_batch_negatives(num=1, item_features=["item"]),
+        lambda: batched.map(lambda batch: batch).in_batch_negatives(num=1, item_features=["item"]),
         lambda: open_files(folder).in_batch_negatives(num=1, item_features=["item"]),
         lambda: open_files(folder).batch(0),
         lambda: open_files(folder).shuffle(-1),

@@ -44,6 +44,39 @@ def test_a_failed_writer_leaves_no_file(tmp_path: Path, name: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_json_lines_have_null_for_numbers_that_json_cannot_write(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_score_file(None) as file:
+        file.write({"ctr": np.array([np.nan, 0.5]), "vector": np.array([[1, np.inf], [1, 2]])})
+    assert capsys.readouterr().out == '{"ctr": null, "vector": [1.0, null]}\n{"ctr": 0.5, "vector": [1.0, 2.0]}\n'
+
+
+def test_batches_with_and_without_values_of_a_key_fit_one_parquet_file(tmp_path: Path) -> None:
+    with open_score_file(str(tmp_path / "scores.parquet")) as file:
+        for user in ([None], [7], [None]):
+            file.write({"user": user})
+    assert pq.read_table(tmp_path / "scores.parquet").to_pydict() == {"user": [None, 7, None]}
+
+
+def test_a_path_that_cannot_be_a_file_is_refused_before_the_work(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"out is '.*', a folder, expected the path of a file"):
+        open_score_file(str(tmp_path))
+    with pytest.raises(ConfigError, match=r"out is '.*none/scores.jsonl', expected a path in an existing folder"):
+        open_score_file(str(tmp_path / "none" / "scores.jsonl"))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["scores.jsonl", "scores.parquet"])
+def test_a_file_that_cannot_be_renamed_is_removed(tmp_path: Path, name: str) -> None:
+    def fail() -> None:
+        with open_score_file(str(tmp_path / name)) as file:
+            file.write(COLUMNS)
+            (tmp_path / name).mkdir()
+
+    with pytest.raises(OSError, match=name):
+        fail()
+    assert [each.name for each in tmp_path.iterdir()] == [name]
+
+
 def test_no_rows_are_an_empty_file(tmp_path: Path) -> None:
     with open_score_file(str(tmp_path / "none.parquet")):
         pass

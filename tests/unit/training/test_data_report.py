@@ -44,17 +44,32 @@ def test_each_column_has_a_role_a_type_its_missing_share_and_first_values() -> N
     }
     made = report(columns, schema_of("user", "genres", dense=("price",)))
     shown = {each.name: (each.role, each.type, each.missing) for each in made.columns}
-    assert shown | {"instance_weight": None} == {
+    assert shown == {
         "click": ("label", "int", 0),
         "user": ("sparse", "int", 0),
         "genres": ("sparse", "list of text", 0.5),
         "price": ("dense", "float", 0.25),
         "note": ("not read", "text", 0),
-        "instance_weight": None,
+        "instance_weight": ("weight", "float", 0),
     }
     assert {each.name: each.first for each in made.columns}["price"] == ("0.5", "1.5", "2.5")
     assert {each.name: each.first for each in made.columns}["genres"][0] == "[a, b]"
     assert made.warnings == ()
+
+
+def test_weights_of_which_some_are_0_are_one_column_without_missing_values() -> None:
+    made = report({"user": RANDOM.integers(0, 9, ROWS), "instance_weight": [0.0, 2.0] * (ROWS // 2)}, schema_of("user"))
+    assert [(each.name, each.missing) for each in made.columns if each.role == "weight"] == [("instance_weight", 0)]
+
+
+def test_a_label_that_the_model_does_not_learn_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    columns = {"user": RANDOM.integers(0, 9, ROWS), "click": CLICK, "like": RANDOM.integers(0, 2, ROWS)}
+    pq.write_table(pa.table(columns), tmp_path / "data.parquet")
+    for task in ("mmoe", "deepfm"):
+        assert "is not learned" not in caplog.text
+        config = JobConfig(task=task, data=str(tmp_path / "data.parquet"), label_features=("click", "like"), threads=1)
+        Job(config).train()
+    assert "label 'like' is not learned: the model learns 1" in caplog.text
 
 
 @pytest.mark.parametrize(

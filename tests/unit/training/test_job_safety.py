@@ -125,6 +125,12 @@ def test_another_task_names_that_of_the_folder(trained: Path, tmp_path: Path) ->
         job(trained, str(tmp_path / "train.parquet"), task="dcnv2").train()
 
 
+def test_a_model_folder_that_is_a_file_is_refused_by_its_setting(tmp_path: Path) -> None:
+    data = write(tmp_path / "train.parquet")
+    with pytest.raises(ConfigError, match=r"model_dir is '.*train.parquet', expected a folder.* --model-dir"):
+        job(Path(data), data).train()
+
+
 def _hold(folder: str, connection: Any) -> None:
     with lock_folder(Path(folder)):
         connection.send(os.getpid())

@@ -167,6 +167,8 @@ class TableColumns:
         """The columns that the dataset needs; None = every column that can be a feature."""
         self.missing = 0
         """Columns that tables lack and may lack."""
+        self._not_excluded: set[str] = set()
+        """Columns of ``exclude`` that a table lacks: each is logged once."""
 
     def choose(self, schema: Any, source: str) -> tuple[Choice, ...]:
         """Return the columns to read from a table with that Arrow schema.
@@ -176,6 +178,7 @@ class TableColumns:
                 column and both types.
         """
         counts = Counter(schema.names)
+        self._warn_of_absent(schema.names, source)
         names = self._select(schema, source)
         for name in names:
             if counts[name] != 1:
@@ -194,6 +197,14 @@ class TableColumns:
                 "read with columns=, and leave one of them out"
             )
         return tuple(choices)
+
+    def _warn_of_absent(self, names: Sequence[str], source: str) -> None:
+        """Log the columns of ``exclude`` that the table lacks: a misspelt column stays a feature."""
+        absent = sorted(self._options.exclude.difference(names, self._not_excluded))
+        self._not_excluded.update(absent)
+        for name in absent:
+            near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+            logger.warning("excluded column absent file=%s column=%s nearest=%s", source, name, *near or ["none"])
 
     def _select(self, schema: Any, source: str) -> list[str]:
         """Return the names to read, in the order of the table or of ``columns``."""

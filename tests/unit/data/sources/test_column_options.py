@@ -60,6 +60,12 @@ def test_columns_that_the_schema_does_not_name_may_have_any_type() -> None:
     assert {each.name for each in inferred.dense_features} == {"user", "price", "click"}
 
 
+def test_an_excluded_column_that_a_table_lacks_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    dataset = mt.data.frame(TABLE, schema=USER, exclude=["prise"]).batch(1)
+    assert list(dataset)
+    assert caplog.text.count("excluded column absent file=frame column=prise nearest=price") == 1
+
+
 def test_an_excluded_column_is_not_read() -> None:
     inferred = mt.data.infer_schema(mt.data.frame(TABLE, exclude=["price"]))
     assert {each.name for each in inferred.dense_features} == {"user", "click"}
