@@ -10,7 +10,8 @@ from pathlib import Path
 
 from typing_extensions import override
 
-from monolith.core.errors import ConfigError
+from monolith.artifacts.checkpoint_manifest import read_manifest
+from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.save_request import SaveRequest
 from monolith.training.metrics import RunMetrics
@@ -71,17 +72,25 @@ class EarlyStoppingHook(Hook):
         self._metrics = RunMetrics(window_steps=every_steps)
         self._waited = 0
         self._save = SaveRequest()
+        self._lacks_best = False
+        self._asked_step = 0
 
     @override
     def on_start(self, run: Run) -> None:
         self._metrics.reset()
         self._waited = 0
+        self._lacks_best = False
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
         self._metrics.update(result)
-        if result.step % self._every:
-            return
+        if result.step % self._every == 0:
+            self._judge_window(run, result.step)
+        if self._lacks_best and not self._save.is_under_way:
+            self._asked_step = result.step
+            self._save.start(run, f"best {self.metric}", self._note_failure)
+
+    def _judge_window(self, run: Run, step: int) -> None:
         values = self._metrics.window()
         if self.metric not in values:
             known = ", ".join(values)
@@ -90,24 +99,34 @@ class EarlyStoppingHook(Hook):
         if math.isnan(value):  # an AUC of one class
             return
         if self.best is None or (value - self.best) * self._sign > self._min_delta:
-            self.best, self.best_step, self._waited = value, result.step, 0
-            if self._keep_best and run.config.model_dir:
-                self._keep(run)
+            self.best, self.best_step, self._waited = value, step, 0
+            self._lacks_best = self._keep_best and bool(run.config.model_dir)
             return
         self._waited += 1
         if self._waited >= self._patience:
             run.stop(f"{self.metric} has not improved since step {self.best_step}, where it was {self.best:.6g}")
 
-    def _keep(self, run: Run) -> None:
-        if self._save.is_under_way:
-            return  # the next improvement saves again
-        target = run.model_dir / BEST
+    def _note_failure(self, saved: Path | Exception) -> None:
+        if isinstance(saved, Exception):  # logged; the next improvement asks again
+            self._lacks_best = False
 
-        def keep(saved: Path | Exception) -> None:
-            if isinstance(saved, Path):
-                _replace_folder(saved, target)
-
-        self._save.start(run, f"best {self.metric}", keep)
+    @override
+    def after_save(self, run: Run, path: Path) -> None:
+        """Keep the first checkpoint behind the best window, before a later save can remove it."""
+        if not self._lacks_best:
+            return
+        try:
+            step = read_manifest(path).step
+            if step < self._asked_step:
+                return
+            _replace_folder(path, run.model_dir / BEST)
+        except CheckpointMissing:  # retention removed it; a later one is in place
+            return
+        except (ArtifactError, OSError) as error:
+            self._lacks_best = not path.is_dir()
+            logger.warning("best checkpoint not kept source=%s error=%s", path, error)
+            return
+        self._lacks_best = step < self.best_step
 
     @override
     def on_end(self, run: Run, error: BaseException | None) -> None:
@@ -118,7 +137,14 @@ def _replace_folder(source: Path, target: Path) -> None:
     """Put hard links of a checkpoint at ``target``: no bytes are copied, and retention of the source loses none."""
     fresh = target.with_name(f"{target.name}.tmp")
     shutil.rmtree(fresh, ignore_errors=True)
-    shutil.copytree(source, fresh, copy_function=os.link)
+    try:
+        shutil.copytree(source, fresh, copy_function=os.link)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if isinstance(error, shutil.Error):  # lists the errors of all files
+            _, _, first = error.args[0][0]
+            raise OSError(first) from error
+        raise
     shutil.rmtree(target, ignore_errors=True)
     fresh.rename(target)
     logger.info("best checkpoint kept path=%s source=%s", target, source)

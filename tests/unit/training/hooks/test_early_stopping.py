@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import errno
+import os
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +71,39 @@ def test_the_best_checkpoint_outlives_retention(tmp_path: Path) -> None:
     assert len(list((tmp_path / "checkpoints").glob("step-*"))) == 1
     scores = next(again.predict(batches(1, flip_after=1)))["ctr"]
     assert np.all(scores[:1] < scores[1:])
+
+
+def test_a_checkpoint_that_retention_removes_meanwhile_is_saved_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, sources = shutil.copytree, list[Path]()
+
+    def copy_late(source: Path, *arguments: Any, **options: Any) -> Any:
+        sources.append(source)
+        if len(sources) == 1:
+            shutil.rmtree(source)
+        return copy(source, *arguments, **options)
+
+    monkeypatch.setattr(shutil, "copytree", copy_late)
+    hook = EarlyStoppingHook("loss", every_steps=10, patience=3, keep_best=True)
+    mt.Estimator(Bias, mt.RunConfig(model_dir=str(tmp_path))).train(batches(60, flip_after=15), hooks=[hook])
+    assert len(sources) > 1
+    assert (tmp_path / "best" / "manifest.json").is_file()
+
+
+def test_a_full_disk_costs_the_best_checkpoint_and_not_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "link", refuse)
+    hook = EarlyStoppingHook("loss", every_steps=10, patience=3, keep_best=True)
+    estimator = mt.Estimator(Bias, mt.RunConfig(model_dir=str(tmp_path)))
+    estimator.train(batches(30, flip_after=30), hooks=[hook])
+    assert estimator.step == 30
+    assert re.search(r"best checkpoint not kept source=\S+ error=.Errno 28. no space$", caplog.text, re.MULTILINE)
+    assert not list(tmp_path.glob("best*"))
 
 
 @pytest.mark.parametrize(
