@@ -107,7 +107,7 @@ void PartUpdate::make_rows() {
     part_.index.reserve(1);
     handle.row = take_row();
     init(id, handle);
-    part_.rows.time(handle.row) = 0;
+    part_.rows.set_time(handle.row, 0);
     part_.index.insert(id, handle.row);
   });
 }
@@ -264,7 +264,7 @@ class PartUpdate::Stride {
                                                      .sums = sums_,
                                                      .out = grads_.data(),
                                                      .is_finite = checks_ ? is_finite_.data() : nullptr,
-                                                     .times = update_.part_.rows.times()});
+                                                     .times = update_.part_.rows.stored_times()});
     for (std::size_t i = begin; i < begin + count; ++i) target_ += distinct.handles[i].count;
     RowBatch batch{.count = count,
                    .end = distinct.count - begin,
@@ -352,7 +352,7 @@ void PartUpdate::step(const Partition::Group& group, const GradientJob& job) {
 void PartUpdate::stamp_rows(std::size_t begin, std::size_t end, std::uint32_t time_s) noexcept {
   for (std::size_t i = begin; i < end; ++i) {
     const RowHandle& handle = distinct_.handles[i];
-    if (handle.row != kNoRow && !handle.is_refused) part_.rows.time(handle.row) = time_s;
+    if (handle.row != kNoRow && !handle.is_refused) part_.rows.set_time(handle.row, time_s);
   }
 }
 
@@ -382,7 +382,7 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
     const auto copy_found = [&] {
       for (std::size_t i = begin; i < found; ++i) {
         const std::uint32_t row = rows[i - begin];
-        part_.rows.time(row) = times[group.targets[i]];
+        part_.rows.set_time(row, times[group.targets[i]]);
         copy(group.targets[i], part_.rows.at(row), part_.rows.state_at(row));
         if (is_tracking) table_.touch(part_, group.ids[i], row);
       }

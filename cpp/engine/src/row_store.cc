@@ -69,8 +69,13 @@ void RowStore::reserve_times(std::size_t rows) {
   const std::size_t wanted = time_bytes_for(rows);
   if (wanted == times_.bytes()) return;
   Block grown(wanted);
-  if (times_.bytes() > 0) std::memcpy(grown.data(), times_.data(), times_.bytes());
+  if (has_times_) std::memcpy(grown.data(), times_.data(), times_.bytes());
   times_ = std::move(grown);
+}
+
+void RowStore::zero_times() noexcept {
+  std::memset(times_.data(), 0, times_.bytes());
+  has_times_ = true;
 }
 
 void RowStore::reserve(std::size_t more) {
@@ -106,7 +111,8 @@ void RowStore::reserve(Column& column, std::size_t rows) const {
 void RowStore::adopt(std::byte* rows, std::span<const std::uint32_t> times) {
   adopt_rows(rows, times.size());
   reserve_times(times.size());
-  if (!times.empty()) std::memcpy(times_.data(), times.data(), times.size_bytes());
+  has_times_ = std::any_of(times.begin(), times.end(), [](std::uint32_t time_s) { return time_s != 0; });
+  if (has_times_) std::memcpy(times_.data(), times.data(), times.size_bytes());
 }
 
 void RowStore::adopt_rows(std::byte* rows, std::size_t count) {
@@ -147,6 +153,7 @@ void RowStore::clear() noexcept {
   values_.clear();
   state_.clear();
   times_ = Block();
+  has_times_ = false;
   capacity_ = 0;
   end_ = 0;
   free_ = kNone;

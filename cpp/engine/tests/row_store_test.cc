@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstring>
 
 namespace engine {
@@ -60,6 +61,41 @@ TEST(RowStore, RowsLargerThanASlabWork) {
   RowStore rows(&arena);
   for (std::uint64_t i = 0; i < 20; ++i) take(rows, i);
   for (std::uint32_t i = 0; i < 20; ++i) EXPECT_EQ(content(rows, i), i);
+}
+
+TEST(RowStore, TimesAreZeroUntilOneIsSet) {
+  RowArena arena(8, 8);
+  RowStore rows(&arena);
+  const auto take_now = [&](std::uint32_t time_s) {
+    const std::uint32_t row = take(rows, 0);
+    rows.set_time(row, time_s);
+    return row;
+  };
+  for (std::uint32_t row = 0; row < 1000; ++row) ASSERT_EQ(take_now(0), row);
+  EXPECT_EQ(rows.stored_times(), nullptr);
+  EXPECT_EQ(rows.time(999), 0U);
+  rows.set_time(5, 7);
+  ASSERT_NE(rows.stored_times(), nullptr);
+  for (std::uint32_t row = 1000; row < 20'000; ++row) ASSERT_EQ(take_now(row), row);
+  for (std::uint32_t row = 0; row < 20'000; ++row) ASSERT_EQ(rows.time(row), row == 5 ? 7 : row < 1000 ? 0 : row);
+  rows.set_time(5, 0);
+  EXPECT_EQ(rows.time(5), 0U);
+  rows.clear();
+  EXPECT_EQ(take_now(0), 0U);
+  EXPECT_EQ(rows.time(0), 0U);
+  EXPECT_EQ(rows.stored_times(), nullptr);
+}
+
+TEST(RowStore, AdoptedRowsKeepTheirTimes) {
+  RowArena arena(8, 0);
+  std::array<std::byte, 3 * 8> content{};
+  for (const std::uint32_t last : {0U, 9U}) {
+    RowStore rows(&arena);
+    rows.adopt(content.data(), std::array<std::uint32_t, 3>{0, 0, last});
+    EXPECT_EQ(rows.time(0), 0U);
+    EXPECT_EQ(rows.time(2), last);
+    EXPECT_EQ(rows.stored_times() == nullptr, last == 0);
+  }
 }
 
 }  // namespace
