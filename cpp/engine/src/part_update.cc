@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "kernels/kernels.h"
@@ -58,6 +59,11 @@ void release_update_scratch() noexcept { thread_scratch() = Scratch(); }
 PartUpdate::PartUpdate(Table& table, std::size_t part)
     : table_(table), part_(*table.parts_[part]), number_(part), lock_(part_.mutex) {}
 
+// A write that broke off has changed rows that it did not note.
+PartUpdate::~PartUpdate() {
+  if (std::uncaught_exceptions() > exceptions_) table_.drop_notes(1);
+}
+
 void PartUpdate::resolve(const Partition::Group& group, const Admission& admission) {
   Scratch& scratch = thread_scratch();
   distinct_ = {.ids = scratch.distinct.get(group.ids.size()),
@@ -93,9 +99,25 @@ void PartUpdate::resolve(RowPlan& plan, const Admission& admission) {
 // A row that no cut has to keep. Its content is undefined.
 std::uint32_t PartUpdate::take_row() {
   if (part_.rows.room() == 0) part_.rows.reserve(1);
+  for (const auto& preimages : part_.preimages) {
+    if (preimages) preimages->settled.reserve(part_.rows.end() + 1);
+  }
   const std::uint32_t row = part_.rows.take();
   for (const auto& preimages : part_.preimages) {
     if (preimages) preimages->settled.set(row);
+  }
+  return row;
+}
+
+// Adds an absent id with such a row.
+std::uint32_t PartUpdate::add_row(std::int64_t id) {
+  part_.index.reserve(1);
+  const std::uint32_t row = take_row();
+  try {
+    part_.index.insert(id, row);
+  } catch (...) {
+    part_.rows.free(row);
+    throw;
   }
   return row;
 }
@@ -104,11 +126,9 @@ std::uint32_t PartUpdate::take_row() {
 void PartUpdate::make_rows() {
   for_each([&](std::int64_t id, RowHandle& handle) {
     if (!handle.is_new) return;
-    part_.index.reserve(1);
-    handle.row = take_row();
+    handle.row = add_row(id);
     init(id, handle);
     part_.rows.set_time(handle.row, 0);
-    part_.index.insert(id, handle.row);
   });
 }
 
@@ -118,7 +138,10 @@ std::size_t PartUpdate::ask_filter(std::span<const std::uint32_t> targets, const
   if (!admission.counts.empty()) {
     seen = thread_scratch().sightings.get(distinct_.count);
     std::fill_n(seen, distinct_.count, 0U);
-    for (std::size_t i = 0; i < targets.size(); ++i) seen[distinct_.numbers[i]] += admission.counts[targets[i]];
+    for (std::size_t i = 0; i < targets.size(); ++i) {
+      std::uint32_t& sum = seen[distinct_.numbers[i]];
+      sum += std::min(admission.counts[targets[i]], std::numeric_limits<std::uint32_t>::max() - sum);
+    }
   }
   const auto turn = static_cast<std::uint32_t>(number_);
   if (admission.order != nullptr) admission.order->wait_for(turn);
@@ -384,7 +407,6 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
         const std::uint32_t row = rows[i - begin];
         part_.rows.set_time(row, times[group.targets[i]]);
         copy(group.targets[i], part_.rows.at(row), part_.rows.state_at(row));
-        if (is_tracking) table_.touch(part_, group.ids[i], row);
       }
     };
     try {
@@ -393,9 +415,7 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
         const std::int64_t id = group.ids[found];
         std::uint32_t row = index.find(id);
         if (row == kNoRow) {
-          index.reserve(1);
-          row = take_row();
-          index.insert(id, row);
+          row = add_row(id);
         } else if (part_.has_preimages()) {
           table_.preserve(part_, id, row, part_.rows.time(row));
         }
@@ -408,6 +428,8 @@ void PartUpdate::replace_rows(const Partition::Group& group, std::span<const std
       throw;
     }
     copy_found();
+    // After all copies: a note may fail.
+    for (std::size_t i = begin; is_tracking && i < end; ++i) table_.touch(part_, group.ids[i], rows[i - begin]);
   }
 }
 

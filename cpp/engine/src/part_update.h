@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -68,6 +69,7 @@ class PartUpdate {
  public:
   // Locks the part for writing until destroyed.
   PartUpdate(Table& table, std::size_t part);
+  ~PartUpdate();
   PartUpdate(const PartUpdate&) = delete;
   PartUpdate& operator=(const PartUpdate&) = delete;
 
@@ -120,6 +122,7 @@ class PartUpdate {
   void replace_rows(const Partition::Group& group, std::span<const std::uint32_t> times, Copy&& copy);
   void admit_absent(std::size_t absent, std::span<const std::uint32_t> targets, const Admission& admission);
   [[nodiscard]] std::uint32_t take_row();
+  [[nodiscard]] std::uint32_t add_row(std::int64_t id);
   void make_rows();
   [[nodiscard]] std::size_t ask_filter(std::span<const std::uint32_t> targets, const Admission& admission);
   class Stride;
@@ -136,6 +139,7 @@ class PartUpdate {
   DistinctIds distinct_;
   bool all_present_ = false;  // after locate_rows(): every distinct id has a row
   bool any_leaves_ = false;   // since the last finish()
+  const int exceptions_ = std::uncaught_exceptions();
 };
 
 }  // namespace engine

@@ -8,6 +8,7 @@
 #include <condition_variable>
 #include <exception>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -106,9 +107,15 @@ struct Pool::Team {
   std::size_t generation = 0;                 // workers of an older generation leave
   std::vector<std::thread> workers;
 
+  // All of them or none.
   void start_workers(unsigned count) {
-    for (unsigned i = 0; i < count; ++i) {
-      workers.emplace_back([this, number = i + 1, started = generation] { work_until_stopped(number, started); });
+    try {
+      for (unsigned i = 0; i < count; ++i) {
+        workers.emplace_back([this, number = i + 1, started = generation] { work_until_stopped(number, started); });
+      }
+    } catch (...) {
+      stop_workers();
+      throw;
     }
   }
 
@@ -175,10 +182,12 @@ struct Pool::Team {
   }
 };
 
-Pool::Pool(unsigned threads) : threads_(std::max(1U, threads)), team_(new Team) {
+Pool::Pool(unsigned threads) : threads_(std::max(1U, threads)), team_(nullptr) {
   count_forks_of_this_process();
   forks_ = fork_count.load();
-  team_.load()->start_workers(threads_ - 1);
+  auto team = std::make_unique<Team>();
+  team->start_workers(threads_ - 1);
+  team_ = team.release();
 }
 
 Pool::~Pool() {
@@ -194,9 +203,9 @@ Pool::Team& Pool::team() {
     static std::mutex renewal;
     const std::lock_guard lock(renewal);
     if (forks_ != fork_count.load()) {
-      auto* const renewed = new Team;
+      auto renewed = std::make_unique<Team>();
       renewed->start_workers(threads_ - 1);
-      team_ = renewed;
+      team_ = renewed.release();
       forks_ = fork_count.load();
     }
   }

@@ -73,11 +73,6 @@ void RowStore::reserve_times(std::size_t rows) {
   times_ = std::move(grown);
 }
 
-void RowStore::zero_times() noexcept {
-  std::memset(times_.data(), 0, times_.bytes());
-  has_times_ = true;
-}
-
 void RowStore::reserve(std::size_t more) {
   const std::size_t fresh = more > free_count_ ? more - free_count_ : 0;
   const std::size_t wanted = capacity_for(end_ + fresh);

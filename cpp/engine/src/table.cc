@@ -203,9 +203,12 @@ std::uint32_t Table::threshold_of(std::int64_t id) const noexcept {
 void Table::preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const {
   for (const auto& preimages : part.preimages) {
     if (!preimages || preimages->settled.test(row)) continue;
-    preimages->settled.set(row);
-    preimages->entries.push_back({id, time});
+    // In this order, a failed allocation leaves the row to the cut.
+    preimages->settled.reserve(row + 1);
+    preimages->rows.resize(preimages->entries.size() * schema_.row_bytes());  // drops what a failed call left
     schema_.append_packed(part.rows.view(row), preimages->rows);
+    preimages->entries.push_back({id, time});
+    preimages->settled.set(row);
   }
 }
 
@@ -218,15 +221,18 @@ void Table::touch(Part& part, std::int64_t id, std::uint32_t row) {
     touched.generation = generation;
   }
   if (touched.rows.test(row)) return;
+  touched.ids.push_back(id);  // before the bit: a failed allocation must not leave a bit without an id
   touched.rows.set(row);
-  touched.ids.push_back(id);
   const std::uint64_t count = touched_count_.fetch_add(1, std::memory_order_relaxed) + 1;
-  if (config_.touched_capacity != 0 && count > config_.touched_capacity) {
-    // Everything noted so far is dropped, in every part: each part sees that its generation is over.
-    touched_dropped_.fetch_add(count, std::memory_order_relaxed);
-    touched_count_.store(0, std::memory_order_relaxed);
-    touched_generation_.fetch_add(1, std::memory_order_relaxed);
-  }
+  if (config_.touched_capacity != 0 && count > config_.touched_capacity) drop_notes(0);
+}
+
+// Each part sees that its generation is over.
+void Table::drop_notes(std::uint64_t missing) noexcept {
+  if (!is_tracking_.load(std::memory_order_relaxed)) return;
+  const std::uint64_t noted = touched_count_.exchange(0, std::memory_order_relaxed);
+  touched_dropped_.fetch_add(noted + missing, std::memory_order_relaxed);
+  touched_generation_.fetch_add(1, std::memory_order_relaxed);
 }
 
 void Table::remove(Part& part, std::int64_t id, Removal::Reason reason, std::int64_t now_s) {

@@ -193,6 +193,12 @@ Bags Table::bags_of(const GradientJob& job) {
                       (content.table == 0 ? "empty" : "of another table") +
                       ", expected the plan of a lookup in this table; nothing was applied");
   }
+  if (job.planned_rows && *job.planned_rows != content.bags.targets()) {
+    throw ConfigError("table '" + job.table->config_.name + "': the gradients have " +
+                      std::to_string(*job.planned_rows) + " rows, expected the " +
+                      std::to_string(content.bags.targets()) +
+                      " of the plan, which another lookup has filled; nothing was applied");
+  }
   return content.bags;
 }
 
@@ -201,7 +207,7 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
   std::vector<GradientJob> ready(jobs.begin(), jobs.end());
   std::vector<std::vector<float>> scaled(jobs.size());
   std::vector<Bags> calls;
-  std::vector<Table*> tables;  // each once, in order of first mention
+  std::vector<Table*> tables;  // each once
   std::vector<RowPlan::Use> uses;
   for (GradientJob& job : ready) {
     if (job.plan != nullptr) uses.emplace_back(*job.plan);
@@ -215,6 +221,8 @@ void Table::apply_all(std::span<const GradientJob> jobs, Pool& pool) {
       job.grads = own.data();
     }
   }
+  // In one order for all calls: a call waits for the budget of a table while it holds that of another.
+  std::ranges::sort(tables, {}, [](const Table* table) { return table->serial_; });
   std::vector<std::unique_lock<std::mutex>> budgets;
   for (Table* table : tables) {
     std::vector<std::span<const std::int64_t>> ids;

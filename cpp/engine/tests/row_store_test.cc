@@ -86,6 +86,24 @@ TEST(RowStore, TimesAreZeroUntilOneIsSet) {
   EXPECT_EQ(rows.stored_times(), nullptr);
 }
 
+TEST(RowStore, MemoryThatHeldOtherTimesGivesZeros) {
+  constexpr std::uint32_t kRows = 50'000;
+  RowArena arena(8, 0);
+  const auto fill = [&](RowStore& rows, std::uint32_t time_s) {
+    rows.reserve(kRows);
+    for (std::uint32_t row = 0; row < kRows; ++row) rows.set_time(rows.take(), time_s);
+  };
+  RowStore kept(&arena);  // keeps the huge page that the times of all three share
+  fill(kept, 1);
+  RowStore dirty(&arena);
+  fill(dirty, 0xFFFFFFFF);
+  dirty.clear();
+  RowStore rows(&arena);
+  fill(rows, 0);
+  rows.set_time(7, 9);
+  for (std::uint32_t row = 0; row < kRows; ++row) ASSERT_EQ(rows.time(row), row == 7 ? 9U : 0U) << row;
+}
+
 TEST(RowStore, AdoptedRowsKeepTheirTimes) {
   RowArena arena(8, 0);
   std::array<std::byte, 3 * 8> content{};

@@ -48,10 +48,8 @@ class RowStore {
   [[nodiscard]] std::uint32_t time(std::uint32_t row) const noexcept { return has_times_ ? times()[row] : 0; }
   // Writes nothing while all times are 0, as of data without event times: its updates touch a line less per row.
   void set_time(std::uint32_t row, std::uint32_t time_s) noexcept {
-    if (!has_times_) {
-      if (time_s == 0) return;
-      zero_times();
-    }
+    if (time_s == 0 && !has_times_) return;
+    has_times_ = true;
     times()[row] = time_s;
   }
   // The time of a row, for a loop that fetches it; null while all times are 0.
@@ -131,7 +129,6 @@ class RowStore {
   [[nodiscard]] std::size_t time_bytes_for(std::size_t rows) const noexcept;
   [[nodiscard]] std::uint32_t* times() const noexcept { return reinterpret_cast<std::uint32_t*>(times_.data()); }
   void reserve_times(std::size_t rows);
-  void zero_times() noexcept;
   void reserve(Column& column, std::size_t rows) const;
   void adopt_rows(std::byte* rows, std::size_t count);
 
@@ -140,8 +137,8 @@ class RowStore {
   std::uint32_t shift_;
   std::uint32_t mask_;
   std::size_t capacity_ = 0;  // rows that both columns and the times have room for
-  Block times_;               // undefined while all times are 0
-  bool has_times_ = false;    // a row had another time than 0
+  Block times_;
+  bool has_times_ = false;  // a row had another time than 0; until then its block has the zeros of a new one
   std::uint32_t end_ = 0;
   std::uint32_t free_ = kNone;  // head of the list of freed rows, linked through their first word
   std::size_t free_count_ = 0;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <semaphore>
 #include <span>
 #include <string>
@@ -86,6 +87,7 @@ struct GradientJob {
   std::int64_t step = 0;
   bool dedup = true;        // false: one optimizer step per occurrence
   RowPlan* plan = nullptr;  // of a lookup in the same table: its ids are the job's, and `bags` is not read
+  std::optional<std::size_t> planned_rows = {};  // rows of `grads`, which must be those of the plan; null: they are
 };
 
 // Counters since the table was made.
@@ -277,6 +279,8 @@ class Table {
   // Bookkeeping before a row changes or leaves, and after one is made. The part is locked for writing.
   void preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32_t time) const;
   void touch(Part& part, std::int64_t id, std::uint32_t row);
+  // Drops the notes of all parts, and counts them with those that are missing.
+  void drop_notes(std::uint64_t missing) noexcept;
   void remove(Part& part, std::int64_t id, Removal::Reason reason, std::int64_t now_s);
   // As remove, without the note for explain(): a full table has no memory for notes.
   void drop(Part& part, std::int64_t id);
