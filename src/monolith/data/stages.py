@@ -11,9 +11,12 @@ Threading: one thread reads a stage; ``close`` may come from another. ``Prefetch
 
 from __future__ import annotations
 
+import atexit
 import base64
+import contextlib
 import queue
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -148,22 +151,32 @@ class TransformStage(RowStage):
     def __init__(self, before: RowStage, operation: _native.RowOp) -> None:
         self._before = before
         self._operation = operation
+        # A thread may materialize a mark while another one reads. It waits for one run, never for records.
+        self._busy = threading.Lock()
 
     @override
     def read(self) -> _native.Rows | None:
         while (rows := self._before.read()) is not None:
-            self._operation.run(rows)
+            with self._busy:
+                self._operation.run(rows)
             if len(rows):
                 return rows
         return None
 
     @override
     def mark(self) -> Mark:
-        before, operation = self._before.mark(), self._operation
-        token = operation.mark()
+        before, operation, busy = self._before.mark(), self._operation, self._busy
+        with busy:
+            token = operation.mark()
         if token is None:
             return lambda: {"before": before()}
-        return lambda: {"before": before(), "pool": base64.b64encode(operation.state_at(token)).decode()}
+
+        def materialize() -> State:
+            with busy:
+                pool = operation.state_at(token)
+            return {"before": before(), "pool": base64.b64encode(pool).decode()}
+
+        return materialize
 
     @override
     def restore(self, state: State) -> None:
@@ -286,7 +299,8 @@ class RowBuffer:
 class ShuffleStage(RowStage):
     """Rows in random order within windows: the stage reads a window of ``size`` rows, shuffles and returns it.
 
-    With windows instead of a sliding buffer, the state is a position and a number, without rows.
+    With windows instead of a sliding buffer, the state is a position and numbers, without rows. One of them counts the
+    rows in the window: the end of the input cuts the last window, and rows may follow it when it is read again.
     """
 
     def __init__(self, before: RowStage, size: int, seed: int) -> None:
@@ -297,6 +311,8 @@ class ShuffleStage(RowStage):
         self._window = 0
         self._rows: _native.ShuffleWindow | None = None
         self._start = self._buffer.mark()
+        self._filled = _Filled()  # the window of ``_rows``
+        self._following = _Filled()
         self._given = 0
 
     _MOST_PACKED = 16_384
@@ -304,28 +320,34 @@ class ShuffleStage(RowStage):
 
     @override
     def read(self) -> _native.Rows | None:
-        if (self._rows is None or not self._rows.left) and not self._fill():
+        if (self._rows is None or not self._rows.left) and not self._fill(self._size):
             return None
         assert self._rows is not None
         rows = self._rows.read()
         self._given += len(rows)
         return rows
 
-    def _fill(self) -> bool:
+    def _fill(self, count: int) -> bool:
+        """Read a window of ``count`` rows, fewer at the end; return False for none."""
         self._start = self._buffer.mark()
         self._given = 0
         # The window's number is part of the seed and of the state, so a resumed run shuffles alike.
         seed = _native.mix(self._seed, self._window)
         if self._size <= self._MOST_PACKED:
             window = _native.ShuffleWindow(self._size, seed)
-            while window.missing and len(some := self._buffer.take_some(window.missing)):
+            left = count
+            while left and len(some := self._buffer.take_some(left)):
                 window.add(some)
+                left -= len(some)
         else:
-            rows = self._buffer.take(self._size)
+            rows = self._buffer.take(count)
             window = _native.ShuffleWindow(len(rows), seed)
             window.add(rows)
         if not window.left:
             return False
+        # Also for the marks between the two windows: their states are saved later.
+        self._filled, self._following = self._following, _Filled()
+        self._filled.rows = window.left
         self._rows = window
         self._window += 1
         return True
@@ -333,19 +355,26 @@ class ShuffleStage(RowStage):
     @override
     def mark(self) -> Mark:
         if self._rows is not None and self._rows.left:
-            start, given, window = self._start, self._given, self._window - 1
+            start, filled, given, window = self._start, self._filled, self._given, self._window - 1
         else:
-            start, given, window = self._buffer.mark(), 0, self._window
-        return lambda: {"window": start(), "given": given, "number": window}
+            start, filled, given, window = self._buffer.mark(), self._following, 0, self._window
+
+        def materialize() -> State:
+            state: dict[str, Any] = {"window": start(), "given": given, "number": window}
+            return state if filled.rows is None else {**state, "rows": filled.rows}
+
+        return materialize
 
     @override
     def restore(self, state: State) -> None:
         self._buffer.restore(part(state, "window"))
         self._window = part(state, "number")
-        given = part(state, "given")
+        given, rows = part(state, "given"), state.get("rows")
+        if rows is not None:
+            self._fill(rows)
         while self._given < given and self.read() is not None:
             pass
-        if self._given != given:
+        if self._given != given or (rows is not None and self._filled.rows != rows):
             raise DataError(
                 "the window of shuffled rows is shorter than when the state was saved; restore the same input"
             )
@@ -359,6 +388,15 @@ class ShuffleStage(RowStage):
         self._before.close()
 
 
+class _Filled:
+    """The number of rows in a shuffled window, once it is filled."""
+
+    __slots__ = ("rows",)
+
+    def __init__(self) -> None:
+        self.rows: int | None = None
+
+
 class RepeatStage(RowStage):
     """The rows of a stage, repeated for a number of epochs or endlessly."""
 
@@ -368,6 +406,7 @@ class RepeatStage(RowStage):
         self._epoch = 0
         self._before = open_epoch(0)
         self._has_rows = False
+        self._closed = threading.Event()
 
     @override
     def read(self) -> _native.Rows | None:
@@ -375,6 +414,8 @@ class RepeatStage(RowStage):
             if (rows := self._before.read()) is not None:
                 self._has_rows = True
                 return rows
+            if self._closed.is_set():
+                return None  # not the end of the epoch: a later run resumes in it
             if self._epochs is None and not self._has_rows:
                 return None  # an endless repetition of no rows
             if self._epochs is not None and self._epoch + 1 >= self._epochs:
@@ -382,6 +423,8 @@ class RepeatStage(RowStage):
             self._before.close()
             self._epoch += 1
             self._before = self._open_epoch(self._epoch)
+            if self._closed.is_set():
+                self._before.close()  # ``close`` may have closed the stage of the epoch before
 
     @override
     def mark(self) -> Mark:
@@ -405,6 +448,7 @@ class RepeatStage(RowStage):
 
     @override
     def close(self) -> None:
+        self._closed.set()  # first: ``read`` looks at it after it has opened an epoch
         self._before.close()
 
 
@@ -417,6 +461,7 @@ class MergeStage(RowStage):
         self._block = block
         self._turn = 0
         self._ended = [False] * len(before)
+        self._is_closed = False
 
     @override
     def read(self) -> _native.Rows | None:
@@ -427,6 +472,9 @@ class MergeStage(RowStage):
                 continue
             if len(rows := self._buffers[turn].take(self._block)):
                 return rows
+            if self._is_closed:
+                self._turn = turn  # not the end of the stage: a later run resumes there
+                return None
             self._ended[turn] = True
         return None
 
@@ -454,6 +502,7 @@ class MergeStage(RowStage):
 
     @override
     def close(self) -> None:
+        self._is_closed = True
         for stage in self._before:
             stage.close()
 
@@ -465,11 +514,13 @@ class ChainStage(RowStage):
         self._before = before
         self._turn = 0
         self._seam = _Seam()
+        self._is_closed = False
 
     @override
     def read(self) -> _native.Rows | None:
         while (rows := self._before[self._turn].read()) is None:
-            if self._turn + 1 == len(self._before):
+            # A stage that was closed has not ended: a later run resumes in it.
+            if self._is_closed or self._turn + 1 == len(self._before):
                 return None
             self._before[self._turn].close()
             self._turn += 1
@@ -510,6 +561,7 @@ class ChainStage(RowStage):
 
     @override
     def close(self) -> None:
+        self._is_closed = True
         for stage in self._before:
             stage.close()
 
@@ -542,11 +594,14 @@ class BatchStage(Stage[Batch]):
         self._make = make
         self._drop_last = drop_last
         self._operations = operations
+        self._end: Mark | None = None  # before the rows that were dropped: more rows may follow them later
 
     @override
     def read(self) -> Batch | None:
+        before = self._buffer.mark() if self._drop_last else None
         rows = self._buffer.take(self._size)
         if not len(rows) or (self._drop_last and len(rows) < self._size):
+            self._end = before if len(rows) else None
             return None
         for operation in self._operations:
             operation.run(rows)
@@ -554,7 +609,7 @@ class BatchStage(Stage[Batch]):
 
     @override
     def mark(self) -> Mark:
-        return self._buffer.mark()
+        return self._buffer.mark() if self._end is None else self._end
 
     @override
     def restore(self, state: State) -> None:
@@ -607,19 +662,22 @@ class MergeBatchesStage(Stage[Batch]):
         self._before = before
         self._count = count
         self._drop_last = drop_last
+        self._end: Mark | None = None  # before the batches that were dropped: more may follow them later
 
     @override
     def read(self) -> Batch | None:
+        before = self._before.mark() if self._drop_last else None
         batches: list[Batch] = []
         while len(batches) < self._count and (batch := self._before.read()) is not None:
             batches.append(batch)
         if not batches or (self._drop_last and len(batches) < self._count):
+            self._end = before if batches else None
             return None
         return Batch.concat(batches)
 
     @override
     def mark(self) -> Mark:
-        return self._before.mark()
+        return self._before.mark() if self._end is None else self._end
 
     @override
     def restore(self, state: State) -> None:
@@ -635,7 +693,11 @@ class MergeBatchesStage(Stage[Batch]):
 
 
 class PrefetchStage(Stage[Item], Generic[Item]):
-    """Items that a thread reads ahead; the thread starts with the first ``read``."""
+    """Items that a thread reads ahead; the thread starts with the first ``read``.
+
+    The end of the program closes the stages whose thread runs. Otherwise a thread that returns from native code while
+    the interpreter ends would abort the process.
+    """
 
     def __init__(self, before: Stage[Item], depth: int) -> None:
         self._before = before
@@ -644,16 +706,16 @@ class PrefetchStage(Stage[Item], Generic[Item]):
         self._mark: Mark | None = None
         self._ended = False
         self._stop = threading.Event()
-        # Held while the thread reads the stage before, and while one of its marks is materialized.
-        self._busy = threading.Lock()
 
     @override
     def read(self) -> Item | None:
         if self._ended:
             return None
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="monolith-prefetch", daemon=True)
+            self._mark = self._before.mark()
+            self._thread = threading.Thread(target=self._run, args=(self._mark,), name="monolith-prefetch", daemon=True)
             self._thread.start()
+            _running.add(self)
         entry = self._get(self._thread)
         if entry is None:
             self._ended = True
@@ -674,24 +736,16 @@ class PrefetchStage(Stage[Item], Generic[Item]):
                 if not thread.is_alive() and self._queue.empty():
                     return None
 
-    def _run(self) -> None:
+    def _run(self, mark: Mark) -> None:
         while not self._stop.is_set():
             item, error = None, None
-            with self._busy:
-                try:
-                    item = self._before.read()
-                except BaseException as raised:  # ``read`` raises it in the caller's thread
-                    error = raised
-                mark = self._guard(self._before.mark())
+            try:
+                item = self._before.read()
+                mark = self._before.mark()
+            except BaseException as raised:  # ``read`` raises it in the caller's thread
+                item, error = None, raised
             if not self._put((item, mark, error)) or item is None:
                 return
-
-    def _guard(self, mark: Mark) -> Mark:
-        def materialize() -> State:
-            with self._busy:
-                return mark()
-
-        return materialize
 
     def _put(self, entry: tuple[Item | None, Mark, BaseException | None]) -> bool:
         while not self._stop.is_set():
@@ -704,7 +758,7 @@ class PrefetchStage(Stage[Item], Generic[Item]):
 
     @override
     def mark(self) -> Mark:
-        return self._mark if self._mark is not None else self._guard(self._before.mark())
+        return self._mark if self._mark is not None else self._before.mark()
 
     @override
     def restore(self, state: State) -> None:
@@ -718,7 +772,30 @@ class PrefetchStage(Stage[Item], Generic[Item]):
 
     @override
     def close(self) -> None:
+        self.end(None)
+
+    def end(self, timeout_s: float | None) -> None:
+        """Close the stage, and wait at most ``timeout_s`` for its thread; None = until it ends."""
         self._stop.set()
         self._before.close()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(timeout_s)
+
+    @property
+    def is_running(self) -> bool:
+        """True if the thread runs in this process."""
+        return self._thread is not None and self._thread.is_alive()
+
+
+_EXIT_S = 10.0
+"""How long the end of the program waits for a thread that reads ahead."""
+
+_running: weakref.WeakSet[PrefetchStage[Any]] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_threads() -> None:
+    for stage in list(_running):
+        if stage.is_running:
+            with contextlib.suppress(Exception):  # the program is over
+                stage.end(_EXIT_S)

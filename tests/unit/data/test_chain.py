@@ -93,6 +93,34 @@ def test_a_restored_position_continues_exactly_in_history_stream_and_at_the_seam
         assert sorted(flat(numbers_of(later))) == sorted(flat(batches[taken:])), f"after {taken} batches"
 
 
+@pytest.mark.parametrize("steps", ["plain", "repeated", "merged"])
+def test_an_interrupt_in_the_history_is_not_its_end(steps: str, tmp_path: Path) -> None:
+    """The source of the history ends at the interrupt, between two of its chunks. A later run resumes there."""
+    schema = mt.data.Schema(sparse=[mt.data.SparseFeature("n", 1, value_type="fid")], labels=1)
+    history = write_history(tmp_path, range(1, 9001))  # more than two chunks
+    write_log(tmp_path, range(100_000, 100_005))
+
+    def chain() -> Dataset:
+        files = mt.data.files(history, record="example", framing=Framing())
+        if steps == "repeated":
+            files = files.repeat(2)
+        if steps == "merged":
+            files = files.merge_flow(mt.data.files(history, record="example", framing=Framing()), block=100)
+        stream = mt.data.event_log(tmp_path / "log", "rows", until_end=True)
+        return files.then(stream).with_schema(schema).batch(64)
+
+    whole = flat(numbers_of(chain()))
+    interrupted = chain()
+    rows: list[int] = []
+    for batch in interrupted:
+        rows += batch.ids["n"].values.tolist()
+        interrupted.interrupt()
+    resumed = chain()
+    resumed.restore(interrupted.state())
+    assert len(rows) < 9000
+    assert rows + flat(numbers_of(resumed)) == whole
+
+
 def test_rows_are_divided_at_an_event_time(tmp_path: Path) -> None:
     path = tmp_path / "history.pb"
     with RecordWriter(path, framing=Framing()) as writer:

@@ -222,6 +222,54 @@ def test_a_missing_file_fails_the_resume(folder: Path) -> None:
         list(again)
 
 
+@pytest.mark.parametrize("batches", [0, 1, 3, 4])
+@pytest.mark.parametrize("packs", [True, False])
+def test_a_window_that_the_end_has_cut_stays_as_it_was(
+    batches: int, packs: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files may follow at the end of the list, and records at the end of a stream."""
+    if not packs:
+        monkeypatch.setattr(ShuffleStage, "_MOST_PACKED", 0)
+    files = [tmp_path / f"{number}.pb" for number in range(2)]
+    for begin, file in zip((0, 40), files, strict=True):
+        with RecordWriter(file, framing=FRAMING) as writer:
+            for number in range(begin, begin + 40):
+                writer.write(example(number).SerializeToString())
+
+    def make(count: int) -> Dataset:
+        return mt.data.files(files[:count], record="example", framing=FRAMING, schema=SCHEMA).shuffle(100).batch(9)
+
+    dataset = make(1)
+    reading = iter(dataset)
+    head = uids([next(reading) for _ in range(batches)])
+    state = json.loads(json.dumps(dataset.state()))
+    resumed = make(2)
+    resumed.restore(state)
+    assert sorted(head + uids(resumed)) == list(range(80))
+
+
+def test_rows_that_an_incomplete_batch_drops_follow_when_there_are_more(tmp_path: Path) -> None:
+    files = [tmp_path / f"{number}.pb" for number in range(2)]
+    for begin, file in zip((0, 10), files, strict=True):
+        with RecordWriter(file, framing=FRAMING) as writer:
+            for number in range(begin, begin + 10):
+                writer.write(example(number).SerializeToString())
+
+    def make(count: int, merged: int) -> Dataset:
+        rows = mt.data.files(files[:count], record="example", framing=FRAMING, schema=SCHEMA)
+        return rows.batch(4 // merged, drop_last=True).merge_batches(merged, drop_last=True)
+
+    for merged in (1, 2):
+        dataset = make(1, merged)
+        assert uids(dataset) == list(range(8))
+        again = make(1, merged)
+        again.restore(dataset.state())
+        assert list(again) == []
+        resumed = make(2, merged)
+        resumed.restore(again.state())
+        assert uids(resumed) == list(range(8, 20))
+
+
 # --- steps ---
 
 

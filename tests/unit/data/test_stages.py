@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import queue
+import subprocess
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from monolith import _native, data
+from monolith.data.dataset import _Opening
 from monolith.data.records.messages import Example
 from monolith.data.schema import Schema, make_parser
 from monolith.data.sources.event_log.source import EventLogSource
 from monolith.data.sources.event_log.topic import Topic
 from monolith.data.sources.event_log.writer import LogWriter
-from monolith.data.stages import Mark, PrefetchStage, RepeatStage, State
+from monolith.data.stages import Mark, PrefetchStage, RepeatStage, State, TransformStage
 
 WAIT_S = 30.0
 
@@ -97,7 +103,7 @@ class Gated:
 
 
 @pytest.mark.parametrize("reads", [0, 1])
-def test_a_mark_is_not_materialized_while_the_thread_reads(reads: int) -> None:
+def test_a_mark_is_materialized_while_the_thread_waits_for_records(reads: int) -> None:
     gated = Gated()
     stage = PrefetchStage(gated, 1)
     mark = stage.mark()
@@ -110,12 +116,118 @@ def test_a_mark_is_not_materialized_while_the_thread_reads(reads: int) -> None:
     assert gated.is_reading.wait(WAIT_S), "the thread reads ahead"
     states: queue.Queue[State] = queue.Queue()
     threading.Thread(target=lambda: states.put(mark()), daemon=True).start()
+    assert states.get(timeout=WAIT_S)["given"] == reads
+    stage.close()
+
+
+class SlowPool:
+    """An operation with a pool whose ``run`` waits for the test; it fails where its state is read meanwhile."""
+
+    def __init__(self) -> None:
+        self.is_running = threading.Event()
+        self.may_end = threading.Event()
+
+    def run(self, rows: _native.Rows) -> None:
+        self.is_running.set()
+        assert self.may_end.wait(WAIT_S)
+        self.is_running.clear()
+
+    def mark(self) -> int:
+        return 1
+
+    def state_at(self, mark: int) -> bytes:
+        return b"changing" if self.is_running.is_set() else b"whole"
+
+
+def test_the_state_of_a_pool_is_not_read_while_rows_change_it() -> None:
+    pool = SlowPool()
+    stage = TransformStage(Epoch(3), cast(_native.RowOp, pool))
+    mark = stage.mark()
+    reader = threading.Thread(target=stage.read, daemon=True)
+    reader.start()
+    assert pool.is_running.wait(WAIT_S)
+    states: queue.Queue[State] = queue.Queue()
+    threading.Thread(target=lambda: states.put(mark()), daemon=True).start()
     with pytest.raises(queue.Empty):
         states.get(timeout=0.2)
-    gated.turns.release(3)  # enough to fill the queue; the thread then waits outside ``read``
-    state = states.get(timeout=WAIT_S)
-    assert state["given"] == reads
+    pool.may_end.set()
+    assert base64.b64decode(states.get(timeout=WAIT_S)["pool"]) == b"whole"
+    reader.join(WAIT_S)
+
+
+def test_a_closed_stage_is_not_repeated() -> None:
+    epochs = [Epoch(2), Epoch(2)]
+    stage = RepeatStage(lambda number: epochs[number], None)
+    assert stage.read() is not None
     stage.close()
+    epochs[0].left = 0  # a closed source returns no more rows
+    assert stage.read() is None
+    assert stage.mark()()["epoch"] == 0
+
+
+class ClosedWhileOpened(Epoch):
+    """A stage that another thread closes at the end of an epoch, after the look at the flag."""
+
+    def __init__(self, count: int, close: Callable[[], None]) -> None:
+        super().__init__(count)
+        self.close_all = close
+
+    def close(self) -> None:
+        super().close()
+        close, self.close_all = self.close_all, lambda: None
+        close()
+
+
+def test_an_epoch_that_opens_while_the_stage_is_closed_is_closed_too() -> None:
+    following = Epoch(2)
+    epochs: list[Epoch] = [ClosedWhileOpened(1, lambda: stage.close()), following]
+    stage = RepeatStage(lambda number: epochs[number], None)
+    assert stage.read() is not None
+    stage.read()
+    assert following.is_closed
+
+
+def test_an_endless_repetition_without_a_matching_row_can_be_closed(tmp_path: Path) -> None:
+    with data.RecordWriter(tmp_path / "rows.pb", framing=data.Framing()) as writer:
+        writer.write(Example(line_id={"uid": 1}).SerializeToString())
+    is_repeating = threading.Event()
+
+    def drop(_: Example) -> bool:
+        is_repeating.set()
+        return False
+
+    rows = data.files(tmp_path / "rows.pb", record="example", framing=data.Framing())
+    batches = rows.repeat().filter(drop).with_schema(Schema(labels=0)).batch(2).prefetch(2)
+    stage = batches._open(_Opening(Schema(labels=0), 0))
+    reader = threading.Thread(target=stage.read, daemon=True)
+    reader.start()
+    assert is_repeating.wait(WAIT_S)
+    closer = threading.Thread(target=stage.close, daemon=True)
+    closer.start()
+    closer.join(WAIT_S)
+    reader.join(WAIT_S)
+    assert not closer.is_alive()
+    assert not reader.is_alive()
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from monolith import data
+from monolith.data.schema import Schema
+
+batches = iter(data.event_log(Path(sys.argv[1]), "rows").with_schema(Schema(labels=0)).batch(2).prefetch(2))
+next(batches)
+sys.exit(3)
+"""
+
+
+def test_a_program_may_end_while_a_thread_reads_ahead(tmp_path: Path) -> None:
+    with LogWriter(Topic.create(tmp_path, "rows")) as writer:
+        for number in range(3):
+            writer.write(Example(line_id={"uid": number}).SerializeToString())
+    ended = subprocess.run([sys.executable, "-c", PROGRAM, str(tmp_path)], capture_output=True, text=True, timeout=120)
+    assert (ended.returncode, ended.stderr) == (3, "")
 
 
 def test_interrupt_ends_a_stream_that_waits_for_records(tmp_path: Path) -> None:
