@@ -74,7 +74,8 @@ def global_norm(tensors: Sequence[Tensor]) -> Tensor:
     >>> global_norm([torch.tensor([-3.0, 0.0]), torch.tensor([4.0])]).item()
     5.0
     """
-    return _norm_of([_sum_squares(tensor) for tensor in tensors])
+    norm = _exact_norm(tensors)
+    return norm.to(tensors[0].dtype) if tensors else norm.to(torch.get_default_dtype())
 
 
 def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: Tensor | None = None) -> list[Tensor]:
@@ -86,7 +87,7 @@ def clip_by_global_norm(tensors: Sequence[Tensor], clip_norm: float, use_norm: T
     [[-2.4000000953674316], [3.200000047683716]]
     """
     check_number("clip_norm", clip_norm, at_least=0.0)
-    norm = global_norm(tensors) if use_norm is None else use_norm
+    norm = _exact_norm(tensors) if use_norm is None else use_norm
     factor = _shrink(norm, clip_norm)
     return [tensor * factor.to(tensor.device, tensor.dtype) for tensor in tensors]
 
@@ -110,13 +111,19 @@ def clip_by_value(tensor: Tensor, bound: float) -> Tensor:
     return tensor.clamp(-bound, bound)
 
 
+def _exact_norm(tensors: Sequence[Tensor]) -> Tensor:
+    return _norm_of([_sum_squares(tensor) for tensor in tensors])
+
+
 def _sum_squares(tensor: Tensor) -> Tensor:
-    return tensor.detach().square().sum()
+    # In double precision: the square of a finite number of 32 bits may be infinite.
+    norm: Tensor = torch.linalg.vector_norm(tensor.detach(), dtype=torch.float64)
+    return norm.square()
 
 
 def _norm_of(squares: Sequence[Tensor]) -> Tensor:
     if len(squares) == 0:
-        return torch.zeros(())
+        return torch.zeros((), dtype=torch.float64)
     device = squares[0].device  # rows are on the host, weights may not be
     return torch.stack([square.to(device) for square in squares]).sum().sqrt()
 
@@ -157,7 +164,7 @@ def clip_gradients(
     if sparse_squares is None:
         squares = [_sum_squares(each) for each in sparse]
     else:
-        squares = [torch.tensor(each, dtype=torch.float32) for each in sparse_squares]
+        squares = [torch.tensor(each, dtype=torch.float64) for each in sparse_squares]
     if config.clip_type is GradClipType.ClipByNorm:
         rows = [
             clip_by_global_norm([each], bound, square.sqrt())[0] for each, square in zip(sparse, squares, strict=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import UninitializedParameter
 
 from monolith.core.errors import ConfigError
 from monolith.layers import Adamom, DenseRmsProp, Shampoo, split_by_optimizer
@@ -20,6 +21,31 @@ def _momentum(parameters: Any, lr: float, **options: Any) -> torch.optim.Optimiz
     return torch.optim.SGD(parameters, lr=lr, **{"momentum": 0.9, **options})
 
 
+def _adagrad(parameters: Iterable[nn.Parameter], lr: float, **options: Any) -> torch.optim.Optimizer:
+    """Torch's rule, also for weights that take their shape from the first batch; torch needs the shapes earlier."""
+    weights = list(parameters)
+    shaped = [each for each in weights if not isinstance(each, UninitializedParameter)]
+    made = torch.optim.Adagrad(shaped or [nn.Parameter(torch.zeros(0))], lr=lr, **options)
+    if len(shaped) < len(weights):
+        if not shaped:
+            made.state.clear()
+        made.param_groups[0]["params"] = weights
+        made.register_step_pre_hook(_start_sums)
+    return made
+
+
+def _start_sums(optimizer: torch.optim.Optimizer, *_arguments: object) -> None:
+    """Give each weight without a state that of a new ``torch.optim.Adagrad``."""
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            if not isinstance(weight, UninitializedParameter) and not optimizer.state.get(weight):
+                device = weight.device if group.get("fused") else torch.device("cpu")
+                optimizer.state[weight] = {
+                    "step": torch.zeros((), dtype=torch.get_default_dtype(), device=device),
+                    "sum": torch.full_like(weight, group["initial_accumulator_value"]),
+                }
+
+
 def _fused(make: Factory) -> Factory:
     """Torch's one-pass form of a rule, unless the caller asks for another of its forms."""
     return lambda parameters, lr, **options: make(parameters, lr=lr, **{"fused": "foreach" not in options, **options})
@@ -31,7 +57,7 @@ def _own(make: Factory) -> Factory:
 
 
 DENSE_OPTIMIZERS: Mapping[str, Factory] = {
-    "adagrad": torch.optim.Adagrad,
+    "adagrad": _adagrad,
     "adam": _fused(torch.optim.Adam),
     "adamom": _own(Adamom),
     "adamw": _fused(torch.optim.AdamW),

@@ -308,9 +308,7 @@ class Estimator:
             embedder.blocked = BlockedIds(model_dir, self._clock)
 
     def _until(self, steps: int | None, max_steps: int | None) -> int | None:
-        for name, value in (("steps", steps), ("max_steps", max_steps)):
-            if value is not None and (type(value) is not int or value < 1):
-                raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
+        _check_counts(steps=steps, max_steps=max_steps)
         limits = [] if max_steps is None else [max_steps]
         return min([*limits, self.step + steps] if steps is not None else limits, default=None)
 
@@ -366,6 +364,9 @@ class Estimator:
 
         ``hooks`` are further hooks of each training between two evaluations.
         """
+        if steps_per_eval is None:
+            raise ConfigError("steps_per_eval is None, expected a whole number from 1 up")
+        _check_counts(steps_per_eval=steps_per_eval, eval_steps=eval_steps, max_steps=max_steps)
         evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
@@ -403,6 +404,7 @@ class Estimator:
         Raises:
             DataError: The data has no batch, or no row with a label.
         """
+        _check_counts(steps=steps)
         metrics, ranking = self._new_metrics(), self._new_ranking()
         samples = 0
         has_labels = False
@@ -642,6 +644,12 @@ class Estimator:
                 ",".join(types),
             )
         declaration.record_value_types(types, f"'{restored.path}'")
+
+
+def _check_counts(**counts: int | None) -> None:
+    for name, value in counts.items():
+        if value is not None and (type(value) is not int or value < 1):
+            raise ConfigError(f"{name} is {value!r}, expected a whole number from 1 up, or None")
 
 
 def _small_rows(model: Model, gradients: GradientConfig) -> SmallRows | None:

@@ -29,6 +29,7 @@ from monolith.training.finite_inputs import describe_not_finite
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import GroupGradients, LocalGradients, RowGradients
 from monolith.training.heads import NO_HEADS, Heads, StepTotals, compute_losses, weighted_loss
+from monolith.training.kept_buffers import KeptBuffers
 
 __all__ = ["ComputedStep", "Gradients", "SmallRows", "Stepper", "newest_time_s"]
 
@@ -154,6 +155,7 @@ class Stepper:
         self._weight_decay = weight_decay
         self._reduce_mean = reduce_mean
         self._small_rows = small_rows
+        self._buffers = KeptBuffers(model)
 
     def compute(self, pulled: PulledBatch, step: int) -> ComputedStep:
         """Run forward and backward of one batch, and combine the gradients of the group.
@@ -165,9 +167,15 @@ class Stepper:
             SchemaMismatch: The batch has fewer labels than the model declares.
         """
         share = self._group.begin_step(pulled, self)
-        local = self._learn(pulled, step, share)
-        combined = self._group.combine(local)
-        dense, sparse = self._bound(combined, step)
+        self._buffers.keep()
+        try:
+            local = self._learn(pulled, step, share)
+            combined = self._group.combine(local)
+            dense, sparse = self._bound(combined, step)
+        except BaseException:
+            self._buffers.restore()
+            raise
+        self._buffers.release()
         return ComputedStep(local.heads, Gradients(step, dense, sparse, combined.rows), combined.totals)
 
     def _learn(self, pulled: PulledBatch, step: int, share: float) -> LocalGradients:

@@ -111,7 +111,7 @@ def test_processes_that_share_rows_clip_as_one_process_would(options: dict[str, 
     sparse = [torch.randn(6, 2, generator=numbers), torch.randn(5, 3, generator=numbers)]
     config = ClippingConfig(**options)
     whole_dense, whole_sparse = clipping.clip_gradients(dense, sparse, config, step=2)
-    squares = [each.square().sum().item() for each in sparse]
+    squares = [each.double().square().sum().item() for each in sparse]
     for rows in (slice(0, 2), slice(2, None)):
         own_dense, own_sparse = clipping.clip_gradients(
             dense, [each[rows] for each in sparse], config, step=2, sparse_squares=squares
@@ -124,6 +124,33 @@ def test_processes_that_share_rows_clip_as_one_process_would(options: dict[str, 
 
 def test_a_step_without_weights_and_rows_is_clipped_too() -> None:
     assert clipping.clip_gradients([], [], ClippingConfig(clip_norm=1.0), sparse_squares=[]) == ([], [])
+
+
+HUGE = [
+    ({"clip_norm": 1.0}, 0.5, 0.5),
+    ({"clip_norm": 1.0, "clip_type": GradClipType.ClipByNorm}, 1.0, 3**-0.5),
+    ({"clip_norm": 1.0, "sparse_clip_norm": 1.0, "clip_type": GradClipType.ClipByDenseAndSparse}, 1.0, 3**-0.5),
+]
+
+
+@pytest.mark.parametrize("number", [1e15, 2e19, 1e25, 1e38])
+@pytest.mark.parametrize("knows_squares", [False, True])
+@pytest.mark.parametrize(("options", "dense", "sparse"), HUGE)
+def test_gradients_whose_squares_overflow_32_bits_are_clipped(
+    options: dict[str, Any], dense: float, sparse: float, knows_squares: bool, number: float
+) -> None:
+    squares = [3 * number**2] if knows_squares else None
+    weights, rows = clipping.clip_gradients(
+        [torch.full((1,), number)], [torch.full((3, 1), number)], ClippingConfig(**options), sparse_squares=squares
+    )
+    assert weights[0].tolist() == pytest.approx([dense])
+    assert rows[0].flatten().tolist() == pytest.approx([sparse] * 3)
+
+
+def test_the_global_norm_has_the_type_of_the_tensors() -> None:
+    assert clipping.global_norm([torch.ones(4)]).dtype == torch.float32
+    assert clipping.global_norm([torch.ones(4, dtype=torch.float64)]).dtype == torch.float64
+    assert clipping.global_norm([]).item() == 0.0
 
 
 WRONG: list[tuple[Callable[[], Any], str]] = [

@@ -475,6 +475,23 @@ def test_train_and_evaluate_ends_with_the_data(
     assert [one["global_step"] for one in found] == evaluations
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("steps_per_eval", [0, -3, None])
+def test_train_and_evaluate_refuses_periods_without_a_step(steps_per_eval: Any) -> None:
+    batches = list(rows(0, 64).batch(32).with_schema(Clicker().declaration.schema()))
+    with pytest.raises(ConfigError, match=f"steps_per_eval is {steps_per_eval}, expected a whole number from 1 up"):
+        mt.Estimator(Clicker, config()).train_and_evaluate(batches, batches, steps_per_eval=steps_per_eval)
+
+
+@pytest.mark.parametrize("steps", [0, -1])
+def test_an_evaluation_without_a_step_is_refused(steps: int) -> None:
+    estimator = mt.Estimator(Clicker, config())
+    with pytest.raises(ConfigError, match=f"^steps is {steps}, expected a whole number from 1 up"):
+        estimator.evaluate(rows(0, 64).batch(32), steps)
+    with pytest.raises(ConfigError, match=f"^eval_steps is {steps}, expected a whole number from 1 up"):
+        estimator.train_and_evaluate(rows(0, 64).batch(32), rows(0, 64).batch(32), eval_steps=steps)
+
+
 def test_train_and_evaluate_stops_at_max_steps_and_gives_the_same_model_as_training(tmp_path: Path) -> None:
     estimator = mt.Estimator(Clicker, config(tmp_path / "a"))
     found = estimator.train_and_evaluate(rows().batch(64), rows().batch(64), max_steps=7, steps_per_eval=3)

@@ -316,3 +316,70 @@ def test_a_step_costs_the_store_one_pull_and_one_push() -> None:
     for step in range(3):
         pipeline.run_step(step)
     assert Counting.calls == ["pull", "push"] * 3
+
+
+class Normed(mt.Model):
+    """A batch norm, a constant, and a count that each forward pass replaces."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_feature("f", slot=1)
+        self.vector = self.embedding_slice("f", "vector", 1, optimizer=Sgd(1.0), initializer=Ones())
+        self.dense_feature("x")
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.register_buffer("constant", torch.full((1 << 16,), 2.0**-16))
+        self.register_buffer("calls", torch.zeros(()))
+        self.fails = False
+
+    def forward(self, batch: Any) -> mt.Output:
+        self.calls = self.calls + 1
+        inputs = self.norm(torch.cat([self.vector(batch), batch.dense["x"]], dim=1))
+        if self.fails:
+            raise ValueError("this forward pass fails")
+        return mt.Output(logits=inputs.sum(1) * self.constant.sum(), label=batch.label[:, 0])
+
+
+@pytest.mark.parametrize("failure", ["loss", "exception", "gradient"])
+@pytest.mark.parametrize("steps_before", [0, 1, 3])
+def test_a_refused_step_leaves_the_buffers_of_the_model_as_they_were(failure: str, steps_before: int) -> None:
+    model = Normed()
+    stepper = stepper_of(model)
+
+    def run(step: int, value: float = 1.0) -> None:
+        batch = batch_of([[1], [2]], label=[1, 0], dense={"x": [[value], [2.0]]})
+        pulled = stepper.embedder.pull(batch, before_push=True)
+        gradients = stepper.compute(pulled, step).gradients
+        stepper.apply_dense(gradients)
+        stepper.apply_sparse(gradients)
+
+    for step in range(steps_before):
+        run(step)
+    before = {name: value.clone() for name, value in model.named_buffers()}
+    if failure == "gradient":
+        model.norm.weight.register_hook(lambda grad: grad * float("nan"))
+    model.fails = failure == "exception"
+    with pytest.raises((TrainingDiverged, ValueError)):
+        run(steps_before, float("nan") if failure == "loss" else 1.0)
+    after = dict(model.named_buffers())
+    assert after.keys() == before.keys()
+    for name, value in before.items():
+        torch.testing.assert_close(after[name], value, rtol=0, atol=0)
+    assert model.calls.item() == steps_before
+
+
+def test_large_buffers_that_no_step_changes_are_copied_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Normed()
+    stepper = stepper_of(model)
+    copied: list[torch.Size] = []
+    clone = torch.Tensor.clone
+
+    def count(tensor: torch.Tensor, *arguments: Any, **options: Any) -> torch.Tensor:
+        copied.append(tensor.shape)
+        return clone(tensor, *arguments, **options)
+
+    monkeypatch.setattr(torch.Tensor, "clone", count)
+    for step in range(3):
+        batch = batch_of([[1], [2]], label=[1, 0], dense={"x": [[1.0], [2.0]]})
+        stepper.compute(stepper.embedder.pull(batch, before_push=True), step)
+    assert copied.count(model.constant.shape) == 1
+    assert copied.count(model.norm.running_mean.shape) == 2 * 3, "the mean and the variance"

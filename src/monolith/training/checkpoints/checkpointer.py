@@ -52,6 +52,14 @@ class _Save:
     pause_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """State of the schedule before a save."""
+
+    last_step: int | None
+    counted_from: tuple[int, float] | None
+
+
 class Checkpointer:
     """Saves and restores the state of one run. Used by one thread, the loop's.
 
@@ -90,6 +98,7 @@ class Checkpointer:
         }
         self._started_at_s = clock.now_s()
         self._writer = BackgroundWriter()
+        self._newest: tuple[PendingSave, _Before] | None = None
         self.last_step: int | None = None
         """Step of the newest full checkpoint that this object saved or restored; None before the first."""
 
@@ -102,13 +111,24 @@ class Checkpointer:
 
     def is_due(self, step: int) -> bool:
         """Return whether a full save is due after ``step``."""
+        self._forget_failed()
         return self._timer is not None and self._timer.is_due(step, self._clock.now_s())
 
     def is_dense_due(self, step: int) -> bool:
         """Return whether a dense-only save is due after ``step``; False where a full save is due."""
+        self._forget_failed()
         if self._dense_timer is None or self.last_step == step:
             return False
         return self._dense_timer.is_due(step, self._clock.now_s())
+
+    def _forget_failed(self) -> None:
+        """Count from the save before a failed one: requested saves that fail must not postpone the schedule."""
+        if self._newest is None or not self._newest[0].has_failed:
+            return
+        (_, before), self._newest = self._newest, None
+        self.last_step = before.last_step
+        if self._timer is not None and before.counted_from is not None:
+            self._timer.start(*before.counted_from)
 
     def save(self, state: TrainingState, *, reason: str) -> PendingSave:
         """Capture the current state and write it as a full checkpoint.
@@ -121,6 +141,7 @@ class Checkpointer:
         """
         started_s = self._clock.monotonic_s()
         self._writer.wait_until_idle(state.step)
+        self._forget_failed()
         saved_at_s = self._clock.now_s()
         captured = capture(state)
         if self._config.feature_eviction_on_save and isinstance(state.store, _Evicting):
@@ -143,10 +164,13 @@ class Checkpointer:
                 if cut is not None:
                     cut.drop()  # also after a failure before the tables are written: they must not stay cut
 
+        before = _Before(self.last_step, None if self._timer is None else self._timer.last)
         self.last_step = state.step
         if self._timer is not None:
             self._timer.mark_saved(state.step, saved_at_s)
-        return self._begin(save, write, in_background=cut is not None)
+        pending = self._begin(save, write, in_background=cut is not None)
+        self._newest = pending, before
+        return pending
 
     def save_dense(self, state: TrainingState, *, reason: str) -> PendingSave:
         """Like ``save``, without the tables, into ``dense_only/``."""

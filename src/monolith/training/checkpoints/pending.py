@@ -30,9 +30,14 @@ class PendingSave:
         return self._future.done()
 
     @property
+    def has_failed(self) -> bool:
+        """Whether it ended with an error."""
+        return self._future.done() and self._future.exception() is not None
+
+    @property
     def has_unreported_error(self) -> bool:
         """Whether it failed and no caller has received the error."""
-        return not self.is_reported and self._future.done() and self._future.exception() is not None
+        return not self.is_reported and self.has_failed
 
     def wait(self, timeout_s: float | None = None) -> Path:
         """Wait until the checkpoint is safe and return its folder.

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 
 from typing_extensions import override
 
-from monolith.core.errors import ClusterError
+from monolith.core.errors import ClusterError, ExpiryRefused
 from monolith.ps import Security
+from monolith.ps.health import NEARLY_FULL
 from monolith.ps.health_client import HealthClient
-from monolith.ps.messages import HealthCheckResponse
 from monolith.training.config.cluster import MemoryAction
 from monolith.training.control.pause import PauseControl, RunPause
 from monolith.training.hooks.base import Hook
@@ -27,7 +27,6 @@ logger = logging.getLogger(__name__)
 
 EVERY_S = 5.0
 """Seconds between two checks."""
-_FULL = {"DEGRADED", "UNHEALTHY"}
 
 
 class ServerMemoryHook(Hook):
@@ -91,14 +90,15 @@ class ServerMemoryHook(Hook):
         if self._client is None:
             self._client = HealthClient(self._addresses, security=self._security, timeout_s=EVERY_S)
         health = self._client.check_all()
-        names = HealthCheckResponse.Status.Name
-        return [f"server {index}: {one.message}" for index, one in enumerate(health) if names(one.status) in _FULL]
+        # The status has other reasons too, such as a delta log that is not written.
+        full = [each for each in enumerate(health) if each[1].message.startswith(NEARLY_FULL)]
+        return [f"server {index}: {one.message}" for index, one in full]
 
     def _act(self, run: Run, full: list[str]) -> None:
         self._has_acted = True
         servers = "; ".join(full)
         if self._action == "evict":
-            rows = self._evict()
+            rows = self._evict_expired()
             left = self._full_servers()
             logger.warning("servers nearly full, expired rows removed rows=%d servers=%s", rows, servers)
             if not left:
@@ -113,3 +113,10 @@ class ServerMemoryHook(Hook):
             "servers nearly full, saving and ending the job: give more memory, or more servers servers=%s", servers
         )
         run.stop(f"servers are nearly full: {servers}")
+
+    def _evict_expired(self) -> int:
+        try:
+            return self._evict()
+        except ExpiryRefused as error:  # the rows stay; the job can still save
+            logger.error("eviction refused error=%s", error)
+            return 0

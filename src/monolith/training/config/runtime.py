@@ -44,7 +44,8 @@ class RuntimeConfig:
 
     def __post_init__(self) -> None:
         check_bool(self, "deterministic", "only_feature_engineering")
-        check_whole(self, "seed", "slow_start_steps", "index", "profile_some_steps_from")
+        check_whole(self, "seed", at_most=(1 << 64) - 1)
+        check_whole(self, "slow_start_steps", "index", "profile_some_steps_from")
         check_choice(self, "accelerator", get_args(Accelerator))
         check_whole(self, "threads", "profile_save_steps_interval", "num_workers", at_least=1)
         check_whole(self, "controller_port", at_most=65535)

@@ -128,6 +128,11 @@ class SaveTimer:
             every_steps=config.dense_only_save_checkpoints_steps,
         )
 
+    @property
+    def last(self) -> tuple[int, float] | None:
+        """Step and time from which the timer counts; None before its start."""
+        return self._last
+
     def start(self, step: int, now_s: float) -> None:
         """Start to count at the first step of the run."""
         self._last = (step, now_s)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing_extensions import override
 
 from monolith.artifacts.checkpoint_manifest import read_manifest
+from monolith.core.durable_files import replace_folder, sync_folder
 from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.save_request import SaveRequest
@@ -135,7 +136,7 @@ class EarlyStoppingHook(Hook):
 
 def _replace_folder(source: Path, target: Path) -> None:
     """Put hard links of a checkpoint at ``target``: no bytes are copied, and retention of the source loses none."""
-    fresh = target.with_name(f"{target.name}.tmp")
+    fresh = target.with_name(f".{target.name}-tmp")
     shutil.rmtree(fresh, ignore_errors=True)
     try:
         shutil.copytree(source, fresh, copy_function=os.link)
@@ -145,6 +146,9 @@ def _replace_folder(source: Path, target: Path) -> None:
             _, _, first = error.args[0][0]
             raise OSError(first) from error
         raise
-    shutil.rmtree(target, ignore_errors=True)
-    fresh.rename(target)
+    for folder in (fresh, *(inner for inner in fresh.rglob("*") if inner.is_dir())):
+        sync_folder(folder)
+    replace_folder(fresh, target)  # a kill or a reader meanwhile finds one of the two whole
+    sync_folder(target.parent)
+    shutil.rmtree(fresh, ignore_errors=True)
     logger.info("best checkpoint kept path=%s source=%s", target, source)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +12,7 @@ from typing_extensions import override
 
 from monolith.artifacts import CheckpointFolder, read_manifest
 from monolith.artifacts.export_folder import ExportFolder
+from monolith.core.errors import CheckpointMissing
 from monolith.embedding import EmbeddingStore, MultiTable
 from monolith.training.checkpoints.choice import CHECKPOINTS
 from monolith.training.checkpoints.files import TABLES
@@ -40,45 +43,55 @@ class ExportHook(Hook):
 
     @override
     def after_save(self, run: Run, path: Path) -> None:
-        saved = read_manifest(path)
-        if saved.kind == "full":
-            options = _options(run)
-            self._export(run, _rows_of(run.store, path, options), options, follows_step=saved.step)
+        options = _options(run)
+        with self._counting_failures(run):
+            try:
+                saved = read_manifest(path)
+            except CheckpointMissing:  # retention removed it; a later one is in place, and is exported next
+                logger.info("export skipped, checkpoint removed path=%s", path)
+                return
+            if saved.kind == "full":
+                _export(run, _rows_of(run.store, path, options), options, follows_step=saved.step)
 
     @override
     def after_dense_save(self, run: Run, path: Path) -> None:
         options = _options(run, is_dense_only=True)
-        if options.layout == "standalone" or not ExportFolder(export_base(run.config)).versions("ps_0"):
+        if options.layout == "standalone":
             return  # a standalone export includes its tables
-        newest = CheckpointFolder(run.model_dir / CHECKPOINTS).newest()
-        if newest is not None:
-            self._export(run, run.store, options, follows_step=newest.step)
+        with self._counting_failures(run):
+            if not ExportFolder(export_base(run.config)).versions("ps_0"):
+                return
+            newest = CheckpointFolder(run.model_dir / CHECKPOINTS).newest()
+            if newest is not None:
+                _export(run, run.store, options, follows_step=newest.step)
 
-    def _export(
-        self, run: Run, rows: EmbeddingStore | SavedTables, options: ExportOptions, *, follows_step: int
-    ) -> None:
-        from monolith.export import export_model
-
-        config = run.config.export
-        steps = {each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()}
-        if options.shares_tables:
-            steps.discard(follows_step)  # a second save of a step replaces the tables that earlier exports share
+    @contextmanager
+    def _counting_failures(self, run: Run) -> Iterator[None]:
         try:
-            export_model(
-                run.model,
-                rows,
-                export_base(run.config),
-                name=export_name(run.config, run.model),
-                step=run.step,
-                options=options,
-                warmup=config.warmup_file,
-                follows_step=follows_step,
-                keep_steps=steps,
-                clock=run.clock,
-            )
+            yield
         except Exception:
             self.failures += 1
             logger.exception("export failed step=%d failures=%d", run.step, self.failures)
+
+
+def _export(run: Run, rows: EmbeddingStore | SavedTables, options: ExportOptions, *, follows_step: int) -> None:
+    from monolith.export import export_model
+
+    steps = {each.step for each in CheckpointFolder(run.model_dir / CHECKPOINTS).saved()}
+    if options.shares_tables:
+        steps.discard(follows_step)  # a second save of a step replaces the tables that earlier exports share
+    export_model(
+        run.model,
+        rows,
+        export_base(run.config),
+        name=export_name(run.config, run.model),
+        step=run.step,
+        options=options,
+        warmup=run.config.export.warmup_file,
+        follows_step=follows_step,
+        keep_steps=steps,
+        clock=run.clock,
+    )
 
 
 def _options(run: Run, *, is_dense_only: bool = False) -> ExportOptions:

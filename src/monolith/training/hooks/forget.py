@@ -98,7 +98,12 @@ class ForgetHook(Hook):
             self._covered = {step: each for step, each in self._covered.items() if step > manifest.step}
             receipts = [self._pending.pop(number) for number in covered if number in self._pending]
         for receipt in receipts:
-            self._complete(run, receipt, path, manifest.number)
+            try:
+                self._complete(run, receipt, path, manifest.number)
+            except (MonolithError, OSError) as error:
+                logger.error("receipt waits for the next checkpoint receipt=%d error=%s", receipt.number, error)
+                with self._lock:
+                    self._pending[receipt.number] = receipt
         if receipts:
             try:
                 push_folder(run.model_dir)
@@ -269,7 +274,10 @@ class ForgetHook(Hook):
                 if number >= cut.sequences[shard]:
                     break
                 segment = segment_path(path, number)
-                written = written_ids(segment)
+                try:
+                    written = written_ids(segment)
+                except FileNotFoundError:  # the log was compacted meanwhile
+                    continue
                 if any(_intersects(written.get(table), each) for table, each in ids.items()):
                     yield Remainder(kind="segment", path=str(segment), removed_by="the next checkpoint")
 

@@ -24,7 +24,7 @@ from typing_extensions import override
 from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.artifacts.delta_log import Cut, Flavour
 from monolith.artifacts.remote_folder import local_path
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import CheckpointMissing, ConfigError, MonolithError
 from monolith.core.storage import is_url
 from monolith.embedding import MultiTable
 from monolith.embedding.ranks.rank_store import RankStore
@@ -240,7 +240,10 @@ class PublishHook(Hook):
     @override
     def after_save(self, run: Run, path: Path) -> None:
         """Let the log begin with the checkpoint."""
-        step = read_manifest(path).step
+        try:
+            step = read_manifest(path).step
+        except CheckpointMissing:  # retention removed it; the log begins with a later one
+            return
         if self._ranks is not None:
             self._ranks.after_save(step, path / TABLES)
             return

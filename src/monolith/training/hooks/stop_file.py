@@ -19,6 +19,7 @@ from pathlib import Path
 from monolith.training.hooks.base import Hook
 from monolith.training.hooks.interval import Interval
 from monolith.training.hooks.save_request import SaveRequest
+from monolith.training.metrics.batch_fields import on_host
 from monolith.training.run import Run, StepResult
 
 __all__ = ["LIMIT_FILE", "StopFileHook"]
@@ -26,6 +27,7 @@ __all__ = ["LIMIT_FILE", "StopFileHook"]
 logger = logging.getLogger(__name__)
 
 LIMIT_FILE = "limit_req_time"
+_MOST_DIGITS = 18
 _PLAN = re.compile(r"(dump|stop)_(\d+)")
 
 
@@ -65,8 +67,8 @@ class StopFileHook(Hook):
             self._dumps = [step for step in self._dumps if step > result.step]
         if self._stops and self._stops[0] <= result.step:
             run.stop(f"asked for by stop_{self._stops[0]}")
-        if self._limit_s is not None and result.samples:
-            newest_s = int(result.batch.event_time_s.max())
+        if self._limit_s is not None and len(times := on_host(result.batch.event_time_s)):  # a rank may have no rows
+            newest_s = int(times.max())
             if newest_s >= self._limit_s:
                 run.stop(f"an event of {newest_s} came, {LIMIT_FILE} is {self._limit_s}")
 
@@ -90,7 +92,9 @@ class StopFileHook(Hook):
             text = path.read_text(errors="replace").strip()
         except FileNotFoundError:
             return None
-        if text.isdecimal():
+        except OSError as error:  # a folder, or a file of another user
+            text = str(error)
+        if text.isdecimal() and len(text) <= _MOST_DIGITS:
             return int(text)
         if text and text != self._refused:  # an empty one is only just being written
             self._refused = text

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError, DataError
+from monolith.data.batch import Ragged
 from monolith.training.run import HeadResult, StepResult
 
 __all__ = ["RankingMetrics", "auc_of_groups", "rank_in_groups"]
@@ -104,6 +105,8 @@ class RankingMetrics:
             column = batch[self._group_by]
         except KeyError as error:
             raise ConfigError(f"group_by is {self._group_by!r}, expected a feature: {error.args[0]}") from None
+        if isinstance(column, Ragged):
+            column = column.expanded(batch.size)
         offsets = getattr(column, "offsets", None)
         if offsets is None:
             return np.asarray(column, np.int64).reshape(batch.size, -1)[:, 0]
@@ -113,7 +116,9 @@ class RankingMetrics:
         return np.where(ends[1:] > begins, padded[np.minimum(begins, len(values))], -1).astype(np.int64)
 
     def _add(self, rows: _Rows, head: HeadResult, groups: Ints, hours: Ints) -> None:
-        kept = slice(None) if head.mask is None else np.asarray(head.mask, np.bool_)
+        kept = np.ones(len(groups), np.bool_) if head.mask is None else np.asarray(head.mask, np.bool_)
+        if head.weight is not None:
+            kept = kept & (np.asarray(head.weight) >= 0)  # an undo row of a joiner measures nothing
         predictions = np.asarray(head.predictions)[kept]
         rows.size += len(predictions)
         if rows.size > self._most_rows:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import logging
 import random
 import threading
@@ -13,10 +14,11 @@ import torch
 import checkpoint_runs as runs
 from checkpoint_runs import content_of, make_checkpointer, make_state, save_run, train
 from monolith.artifacts import read_manifest, verify_files
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ArtifactError, ConfigError
 from monolith.testing import FakeClock
-from monolith.training.checkpoints import Checkpointer
+from monolith.training.checkpoints import Checkpointer, files
 from monolith.training.config import CheckpointConfig
+from monolith.training.config.tide import SaveTimer
 
 
 def test_a_resumed_run_ends_with_the_same_bytes_as_one_that_never_stopped(tmp_path: Path) -> None:
@@ -166,8 +168,9 @@ def test_without_background_a_save_is_safe_when_it_returns(tmp_path: Path) -> No
     assert pending.wait() == tmp_path / "checkpoints/step-000000001"
 
 
-class EveryThird:
+class EveryThird(SaveTimer):
     def __init__(self) -> None:
+        super().__init__()
         self.saved: list[tuple[int, float]] = []
 
     def is_due(self, step: int, now_s: float) -> bool:
@@ -193,6 +196,34 @@ def test_timers_decide_and_hear_of_every_save(tmp_path: Path) -> None:
     assert timer.saved == dense_timer.saved == [(3, 50)]
     checkpointer.close()
     assert not make_checkpointer(tmp_path).is_due(3)
+
+
+def test_requested_saves_that_fail_do_not_postpone_the_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = SaveTimer(every_steps=10)
+    timer.start(0, 0.0)
+    checkpointer = Checkpointer(tmp_path, CheckpointConfig(), clock=FakeClock(), timer=timer)
+    state = make_state()
+    train(state, 1)
+
+    def refuse(*arguments: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_dense", refuse)
+        for step in (8, 9):
+            state.step = step
+            with pytest.raises(ArtifactError, match="No space left"):
+                checkpointer.save(state, reason="requested").wait()
+    assert not checkpointer.is_due(9)
+    assert checkpointer.last_step is None
+    assert checkpointer.is_due(10)
+    state.step = 10
+    checkpointer.save(state, reason="by schedule").wait()
+    assert not checkpointer.is_due(10)
+    assert (checkpointer.last_step, checkpointer.is_due(20)) == (10, True)
+    checkpointer.close()
 
 
 def test_dense_only_checkpoints_have_their_own_folder_and_retention(tmp_path: Path) -> None:

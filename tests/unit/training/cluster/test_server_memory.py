@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from monolith.core.errors import ExpiryRefused
 from monolith.embedding import Adagrad, SliceSpec, TableSpec
 from monolith.ps import RemoteStore, Security, ServerConfig
 from monolith.testing import FakeClock
@@ -79,6 +81,40 @@ def test_workers_can_be_held_instead(caplog: pytest.LogCaptureFixture) -> None:
     assert run.is_paused
     assert run.stop_reason is None
     assert "workers paused" in caplog.text
+
+
+@pytest.mark.parametrize("action", ["stop", "evict", "hold"])
+def test_a_delta_log_that_is_not_written_does_not_count_as_full_memory(tmp_path: Path, action: Any) -> None:
+    run, config = Run(), ServerConfig(delta_log=tmp_path, memory_limit_bytes=1 << 30)
+    with PsServers(1, config) as servers, RemoteStore(servers.addresses, [SPEC]):
+        (server,) = servers.servers
+        assert server.tables.log is not None
+        server.tables.log.error = "No space left on device"
+        assert server.health.of().status == "DEGRADED"
+        hook = ServerMemoryHook(servers.addresses, Security(), action, evict=lambda: pytest.fail("rows were evicted"))
+        hook.on_start(run)  # type: ignore[arg-type]
+        hook.after_step(run, SimpleNamespace(step=1))  # type: ignore[arg-type]
+        hook.on_end(run, None)  # type: ignore[arg-type]
+        server.tables.log.error = ""
+    assert (run.stop_reason, run.is_paused) == (None, False)
+
+
+def test_an_eviction_that_is_refused_ends_the_job_with_a_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    def refuse() -> int:
+        raise ExpiryRefused("most rows of table 't' have expired")
+
+    run = Run()
+    with PsServers(1, ServerConfig(memory_limit_bytes=1 << 30)) as servers:
+        with RemoteStore(servers.addresses, [SPEC]) as store:
+            store.push({"t": np.arange(1000)}, {"t": np.ones((1000, 16), np.float32)})
+        (server,) = servers.servers
+        server.health.limit.limit_bytes = server.tables.memory_bytes
+        hook = ServerMemoryHook(servers.addresses, Security(), "evict", evict=refuse)
+        hook.on_start(run)  # type: ignore[arg-type]
+        hook.after_step(run, SimpleNamespace(step=1))  # type: ignore[arg-type]
+        hook.on_end(run, None)  # type: ignore[arg-type]
+    assert run.stop_reason is not None
+    assert "eviction refused error=most rows" in caplog.text
 
 
 def test_servers_that_do_not_answer_are_logged_and_end_no_job(caplog: pytest.LogCaptureFixture) -> None:

@@ -172,8 +172,9 @@ def test_sections_have_names_that_one_writes_in_a_file() -> None:
         ({"progress": "no"}, "progress is 'no'; give True or False"),
         ({"accelerator": "gpu"}, "accelerator is 'gpu'; did you mean 'cpu'|give one of"),
         ({"threads": 0}, "threads is 0; give a whole number of at least 1"),
-        ({"seed": -1}, "seed is -1; give a whole number of at least 0"),
+        ({"seed": -1}, "seed is -1; give a whole number from 0 to 18446744073709551615"),
         ({"seed": True}, "seed is True; give a whole number"),
+        ({"seed": 1 << 64}, "seed is 18446744073709551616; give a whole number from 0 to 18446744073709551615"),
         ({"model_dir": None}, "model_dir is None; give a path"),
     ],
 )

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import monolith as mt
+from monolith.artifacts import read_manifest, verify_files
 from monolith.core.errors import ConfigError
 from monolith.training.hooks import EarlyStoppingHook
 
@@ -103,7 +104,24 @@ def test_a_full_disk_costs_the_best_checkpoint_and_not_the_run(
     estimator.train(batches(30, flip_after=30), hooks=[hook])
     assert estimator.step == 30
     assert re.search(r"best checkpoint not kept source=\S+ error=.Errno 28. no space$", caplog.text, re.MULTILINE)
-    assert not list(tmp_path.glob("best*"))
+    assert not list(tmp_path.glob("*best*"))
+
+
+def test_a_kill_or_an_upload_finds_the_best_checkpoint_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove, seen = shutil.rmtree, list[set[str]]()
+
+    def look_and_remove(path: Path, *arguments: Any, **options: Any) -> None:
+        remove(path, *arguments, **options)
+        if (tmp_path / "best").exists() or seen:
+            verify_files(tmp_path / "best", read_manifest(tmp_path / "best"))
+            seen.append({name for name in os.listdir(tmp_path) if "best" in name and not name.startswith(".")})
+
+    monkeypatch.setattr(shutil, "rmtree", look_and_remove)
+    hook = EarlyStoppingHook("loss", every_steps=5, patience=3, keep_best=True)
+    mt.Estimator(Bias, mt.RunConfig(model_dir=str(tmp_path))).train(batches(20, flip_after=20), hooks=[hook])
+    assert len(seen) > 1
+    assert all(names == {"best"} for names in seen)
+    assert [name for name in os.listdir(tmp_path) if "best" in name] == ["best"]
 
 
 @pytest.mark.parametrize(

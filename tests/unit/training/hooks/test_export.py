@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ import monolith as mt
 from monolith.artifacts.checkpoint_folder import CheckpointFolder
 from monolith.artifacts.export_folder import ExportFolder
 from monolith.artifacts.export_manifest import read_export_manifest
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ArtifactError, ConfigError
 from monolith.export import exporter
 from monolith.export.dense_part import DensePart
 from monolith.serving import Servable
+from monolith.sync import read_base
+from monolith.training.checkpoints import files
+from monolith.training.checkpoints.pending import BackgroundWriter
 from monolith.training.config import RunnerConfig
+from monolith.training.hooks import export as export_hook
 
 
 class Clicker(mt.Model):
@@ -90,6 +95,57 @@ def test_exports_of_a_run_can_share_the_tables_of_its_checkpoints_and_leave_with
         servable = Servable.load(exports.path_of(version))
         assert servable.tables is not None
         assert len(servable.tables["user"]) == 40
+
+
+def test_a_checkpoint_that_retention_removed_before_hooks_hear_of_it_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate, write, wait = threading.Event(), files.write_dense, BackgroundWriter.wait_until_idle
+
+    def write_late(*given: Any) -> None:
+        assert gate.wait(60)
+        write(*given)
+
+    def open_and_wait(writer: BackgroundWriter, step: int) -> None:
+        if step == 5:
+            gate.set()
+        wait(writer, step)
+
+    monkeypatch.setattr(files, "write_dense", write_late)  # the save of step 3 lasts until that of the end begins
+    monkeypatch.setattr(BackgroundWriter, "wait_until_idle", open_and_wait)
+    made = estimator(
+        tmp_path,
+        publish_dir=tmp_path / "published",
+        save_checkpoints_steps=3,
+        checkpoints_max_to_keep=1,
+        keep_checkpoint_every_n_hours=None,
+    )
+    made.train(batches(5))
+    assert [saved.step for saved in CheckpointFolder(tmp_path / "checkpoints").saved()] == [5]
+    exports = ExportFolder(tmp_path / "exported_models")
+    assert [read_export_manifest(exports.path_of(version)).global_step for version in exports.versions()] == [5]
+    base = read_base(tmp_path / "published")
+    assert base is not None
+    assert base.tables.is_dir()
+
+
+def test_a_folder_of_exports_that_cannot_be_read_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(config: Any) -> Path:
+        raise ArtifactError("could not read 's3://bucket/exports': connection reset")
+
+    monkeypatch.setattr(export_hook, "export_base", refuse)
+    made = estimator(
+        tmp_path,
+        export_layout="distributed",
+        save_checkpoints_steps=4,
+        dense_only_save_checkpoints_steps=2,
+        background_save=False,
+    )
+    made.train(batches(5))
+    assert made.step == 5
+    assert caplog.text.count("export failed") >= 2
 
 
 def test_settings_of_a_distributed_export_need_its_layout() -> None:

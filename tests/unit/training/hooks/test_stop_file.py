@@ -3,9 +3,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fake_run import FakeRun
+from monolith.data import Batch
 from monolith.testing import FakeClock
 from monolith.training.hooks import Hook, Run, StepResult, StopFileHook
 
@@ -78,3 +80,25 @@ def test_a_limit_that_is_no_time_is_told_once_and_ignored(tmp_path: Path, caplog
     assert run.step == 3
     assert len(caplog.records) == 1
     assert "'tomorrow'; write unix seconds" in caplog.text
+
+
+def test_a_rank_without_rows_in_a_step_continues_below_the_limit(tmp_path: Path) -> None:
+    (tmp_path / "limit_req_time").write_text("450")
+    hook, run = StopFileHook(), FakeRun(tmp_path)
+    hook.on_start(run)
+    empty = Batch.from_arrays(ids={"user": np.empty((0, 1), np.int64)}, event_time_s=[])
+    result = StepResult(step=1, loss=0.5, heads={}, batch=empty, samples=2, ids=0)  # two samples of other ranks
+    hook.after_step(run, result)
+    assert not run.stop_reasons
+
+
+@pytest.mark.parametrize("limit", ["a folder", "9" * 5000])
+def test_a_limit_that_cannot_be_read_does_not_end_the_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, limit: str
+) -> None:
+    path = tmp_path / "limit_req_time"
+    path.mkdir() if limit == "a folder" else path.write_text(limit)
+    run = FakeRun(tmp_path, [StopFileHook(every_s=0.0)])
+    run.train(3)
+    assert (run.step, run.stop_reasons) == (3, [])
+    assert caplog.text.count("is ignored") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from monolith.core.errors import ConfigError, DataError
 from monolith.data import Batch
+from monolith.data.batch import Ragged
 from monolith.training.config.job import JobConfig
 from monolith.training.metrics.ranking import RankingMetrics, auc_of_groups, rank_in_groups
 from monolith.training.run import HeadResult, StepResult
@@ -72,6 +74,26 @@ def test_batches_are_counted_together_and_rows_without_a_label_are_not() -> None
     metrics.update(step([0, 1, 0], [0.8, 0.1, 0.3], ids={"user": [[2], [2], []]}))
     found = metrics.results()
     assert found == {"ctr/gauc": 0.5, "ctr/ndcg@1": 0.5, "ctr/recall@1": 0.5}
+
+
+def test_undo_rows_are_not_counted() -> None:
+    found = step([1, 0, 0], [0.9, 0.1, 0.9], [True, True, True], ids={"user": [[1], [1], [1]]})
+    undone = dataclasses.replace(found.heads["ctr"], weight=np.array([1, 0, -1], np.float32))
+    metrics = RankingMetrics("user", by_hour=True)
+    metrics.update(dataclasses.replace(found, heads={"ctr": undone}))
+    assert metrics.results()["ctr/gauc"] == 1.0
+    assert metrics.results()["ctr/auc_by_hour"] == 1.0
+
+
+@pytest.mark.parametrize("mask", [None, [True, True, False]])
+def test_a_feature_that_is_stored_once_for_all_rows_is_the_group_of_all_rows(mask: list[bool] | None) -> None:
+    found = step([1, 0, 0], [0.9, 0.2, 0.1], mask)
+    shared = dataclasses.replace(found.batch, ids={"user": Ragged(np.array([7]), np.array([0, 1]), shared=True)})
+    metrics = RankingMetrics("user")
+    metrics.update(dataclasses.replace(found, batch=shared))
+    metrics.update(step([1, 0], [0.1, 0.3], ids={"user": [[7], [7]]}))
+    expected = 3.5 / 6 if mask is None else 2 / 4
+    assert metrics.results()["ctr/gauc"] == pytest.approx(expected)
 
 
 def test_each_hour_of_event_time_has_an_auc() -> None:
