@@ -28,6 +28,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from monolith import _native
 from monolith.artifacts.checkpoint_manifest import CheckpointManifest, describe_files, read_manifest, write_manifest
@@ -281,30 +282,35 @@ class CheckpointFolder:
 
     def pinned(self) -> frozenset[str]:
         """Return the names of checkpoints whose tables an existing export shares."""
-        return frozenset(name for name, exports in self._pins().items() if any(map(os.path.isdir, exports)))
+        # Backwards: an export in progress has a name that sorts behind that of the finished one, and is renamed to it.
+        return frozenset(name for name, exports in self._pins().items() if any(map(os.path.isdir, reversed(exports))))
 
     def pin(self, name: str, exports: Iterable[str | os.PathLike[str]]) -> None:
-        """Keep a checkpoint for as long as one of the folders ``exports`` exists; the name is as in ``find``."""
+        """Keep a checkpoint for as long as one of the folders ``exports`` exists; the name is as in ``find``.
+
+        An export in progress gives its temporary folder too, and then needs no call when it is complete.
+        """
         pinned = self.find(name).name
         with only_writer(self.root):
             pins = {
-                other: [path for path in paths if os.path.isdir(path)]
+                other: paths  # all of them: the temporary folder of an export in progress stands for a later name
                 for other, paths in self._pins().items()
-                if (self.root / other).is_dir()
+                if (self.root / other).is_dir() and any(map(os.path.isdir, reversed(paths)))
             }
             added = [os.path.abspath(path) for path in exports]
             pins[pinned] = sorted({*pins.get(pinned, []), *added})
-            kept = {other: paths for other, paths in sorted(pins.items()) if paths}
-            replace_file(self.root / _PINS, json.dumps(kept).encode() + b"\n")
+            replace_file(self.root / _PINS, json.dumps(dict(sorted(pins.items()))).encode() + b"\n")
 
     def _pins(self) -> dict[str, list[str]]:
         path = self.root / _PINS
         try:
-            pins: dict[str, list[str]] = json.loads(path.read_bytes())
+            pins: Any = json.loads(path.read_bytes())
         except FileNotFoundError:
             return {}
         except ValueError as error:
             raise ManifestInvalid(f"'{path}' is invalid ({error}), expected a JSON object; correct it") from error
+        if not isinstance(pins, dict) or not all(isinstance(exports, list) for exports in pins.values()):
+            raise ManifestInvalid(f"'{path}' is {pins!r}, expected a JSON object of lists; correct it")
         return pins
 
     @contextlib.contextmanager

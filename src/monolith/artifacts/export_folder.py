@@ -14,8 +14,6 @@ removed with their checkpoints. Local folders only. Writers of several processes
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import json
 import logging
 import os
@@ -29,7 +27,7 @@ from pathlib import Path
 from monolith import _native
 from monolith.artifacts.checkpoint_manifest import describe_files
 from monolith.artifacts.export_manifest import ExportManifest, read_export_manifest, write_export_manifest
-from monolith.core.durable_files import make_folder, only_writer, replace_file, sync_folder
+from monolith.core.durable_files import make_folder, only_writer, replace_file, replace_folder, sync_folder
 from monolith.core.errors import ArtifactError, ConfigError, ManifestInvalid, VersionConflict
 
 __all__ = ["STATE_FILE", "ExportFolder"]
@@ -42,8 +40,6 @@ _STAGING, _REMOVED = "temp-", ".removed-"
 _SUB_MODEL = re.compile(r"entry|(ps|dense)_\d+")
 _ENTRY = re.compile(r'entries\s*\{\s*export_dir:\s*("(?:[^"\\]|\\.)*")\s*global_step:\s*(-?\d+)\s*\}')
 _MOST_VERSION = 2**63 - 1
-_RENAME_EXCHANGE = 2
-_CURRENT_FOLDER = -100
 
 
 class ExportFolder:
@@ -150,7 +146,7 @@ class ExportFolder:
             for sub in sorted(subs, key=lambda each: (each == "entry", each)):
                 target = self.path_of(version, sub)
                 make_folder(target.parent)
-                _put(staging / sub, target)
+                replace_folder(staging / sub, target)
                 paths[sub] = target
                 sync_folder(target.parent)
                 _native.failpoint("export.sub_model_there")
@@ -187,7 +183,8 @@ class ExportFolder:
             raise ManifestInvalid(f"'{path}' is invalid text ({error}); remove it") from error
         if _ENTRY.sub("", text).strip():
             raise ManifestInvalid(f"'{path}' is invalid, expected a list of exports; remove it")
-        names = {Path(json.loads(name)).name: int(step) for name, step in _ENTRY.findall(text)}
+        # Escapes, which TensorFlow writes for bytes beyond ASCII, are in the folders above a version only.
+        names = {Path(name[1:-1]).name: int(step) for name, step in _ENTRY.findall(text)}
         return {int(name): step for name, step in names.items() if name.isdecimal()}
 
     def _note(self, sub: str, path: Path, step: int, keep_steps: Collection[int] | None) -> None:
@@ -231,33 +228,10 @@ def _seal(folder: Path, manifest: ExportManifest) -> None:
     sync_folder(folder)
 
 
-def _put(source: Path, target: Path) -> None:
-    """Rename a folder. If the target exists, exchange both in one step."""
-    if not target.exists():
-        source.rename(target)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    done = libc.renameat2(
-        _CURRENT_FOLDER, os.fsencode(source), _CURRENT_FOLDER, os.fsencode(target), ctypes.c_uint(_RENAME_EXCHANGE)
-    )
-    if done == 0:
-        return
-    if (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS):
-        raise OSError(code, os.strerror(code), str(target))
-    aside = source.parent / f"{_REMOVED}{secrets.token_hex(8)}"  # the file system has no exchange
-    target.rename(aside)
-    try:
-        source.rename(target)
-    except BaseException:
-        aside.rename(target)
-        raise
-    aside.rename(source)
-
-
 def _roll_back(source: Path, target: Path) -> None:
-    """Undo ``_put``: the previous folder, if any, is at ``source``."""
+    """Undo ``replace_folder``: the previous folder, if any, is at ``source``."""
     if source.exists():
-        _put(source, target)
+        replace_folder(source, target)
     else:
         target.rename(source)
 

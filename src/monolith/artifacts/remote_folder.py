@@ -39,7 +39,7 @@ from monolith.artifacts.checkpoint_manifest import MANIFEST, FileRecord, measure
 from monolith.artifacts.file_copy import copy_file
 from monolith.core import storage
 from monolith.core.clock import Clock
-from monolith.core.durable_files import make_folder, replace_file, sync_folder, unseal
+from monolith.core.durable_files import make_folder, replace_file, sync_folder, unseal, write_synced
 from monolith.core.errors import ArtifactError, ManifestInvalid, MonolithError, VersionConflict
 from monolith.core.retry import RetryPolicy, retry
 
@@ -65,6 +65,8 @@ STAGING_VARIABLE = "MONOLITH_STAGING_DIR"
 """Environment variable with the folder of all staging folders; the default is ``~/.cache/monolith/staging``."""
 
 _STATE, _LOCK, _CHECK = ".remote.json", ".remote.lock", ".remote-check"
+_MANIFEST_COPY = ".remote-manifest"
+"""Copy of the manifest in upload, because the bundle may be replaced meanwhile."""
 _PLACEHOLDER = ".not-fetched"
 """File of a local bundle that has only its manifest so far."""
 _FETCHING, _REMOVED, _SUPERSEDED = ".fetching-", ".removed-", ".superseded-"
@@ -77,6 +79,8 @@ _LOCAL_ONLY = frozenset(
 )
 """Names in a model folder that have a meaning only while the processes of a job run."""
 _NOT_DOWNLOADED = re.compile(r"(?:.*/)?events\.out\.tfevents.*|(?:profile|features)/.*")
+_PARTIAL = ""
+"""Digest in the state of a bundle whose first upload is not complete."""
 _LOOSE_BYTES = 4 << 20
 """Largest loose file that ``pull`` downloads: job files, markers and state files are small."""
 _WORKERS = 8
@@ -247,7 +251,9 @@ class RemoteFolder:
                     self._set_aside(name, manifests.get(name))
                 elif not is_pending:
                     self._remove_local(name)
-            state.bundles = {name: digest for name, digest in state.bundles.items() if name in manifests}
+            state.bundles = {
+                name: digest for name, digest in state.bundles.items() if name in manifests or digest == _PARTIAL
+            }
             self._pull_loose(state, names)
 
     def fetch(self, name: str) -> None:
@@ -268,17 +274,27 @@ class RemoteFolder:
             return storage.read_file(f"{self.url}/{MANIFEST}") is not None
 
     def pull_whole(self) -> None:
-        """Download every file of the URL that is absent here or has another size.
+        """Download the files of the URL; those of the same manifest that are here with their size stay.
 
         Raises:
             ArtifactError: The download failed.
         """
         with self._locked(), self._errors("download from"):
             names = storage.walk_files(self.url)
+            manifest = self._retry(lambda: storage.read_file(f"{self.url}/{MANIFEST}"))
+            if manifest is None:
+                raise FileNotFoundError(f"{self.url}/{MANIFEST} was removed meanwhile")
+            fetching = self.path / f"{_FETCHING}{MANIFEST}"
+            is_known = any(path.exists() and path.read_bytes() == manifest for path in (self.path / MANIFEST, fetching))
+            if not is_known:  # files of an earlier content may have the same sizes
+                (self.path / MANIFEST).unlink(missing_ok=True)
+                for name in names:
+                    (self.path / name).unlink(missing_ok=True)
+                replace_file(fetching, manifest)
 
             def get(name: str) -> None:
                 target, url = self.path / name, f"{self.url}/{name}"
-                if name != MANIFEST and target.exists() and target.stat().st_size == storage.file_bytes(url):
+                if target.exists() and target.stat().st_size == storage.file_bytes(url):
                     return
                 target.parent.mkdir(parents=True, exist_ok=True)
                 part = target.with_name(f"{_FETCHING}{target.name}")
@@ -287,7 +303,8 @@ class RemoteFolder:
 
             with ThreadPoolExecutor(_WORKERS, thread_name_prefix="remote") as pool:
                 list(pool.map(get, (name for name in names if name != MANIFEST)))
-            get(MANIFEST)
+            replace_file(self.path / MANIFEST, manifest)
+            fetching.unlink(missing_ok=True)
 
     def pull_versions(self, choose: Callable[[Collection[int]], Collection[int]]) -> None:
         """Download the chosen versions of an export, and remove the versions that the URL does not have.
@@ -308,7 +325,7 @@ class RemoteFolder:
                 if state.bundles.get(name) != _digest(content) or not (self.path / name).is_dir():
                     self._download(name, content)
                     state.bundles[name] = _digest(content)
-            for name in [each for each in state.bundles if each not in manifests]:
+            for name in [each for each, known in state.bundles.items() if each not in manifests and known != _PARTIAL]:
                 self._remove_local(name)
                 del state.bundles[name]
 
@@ -341,20 +358,24 @@ class RemoteFolder:
             pending = {name: digest for name, digest in local.items() if state.bundles.get(name) != digest}
             if pending:
                 self._check_alone(state, local)
-            for name, digest in sorted(pending.items(), key=lambda each: _is_entry(each[0])):
-                if state.bundles.pop(name, None) is not None:
-                    self._write_state(state)  # before the remote manifest goes: a killed upload is repeated
-                try:
-                    self._upload(name)
-                except ArtifactError:
-                    if (self.path / name / MANIFEST).exists():
-                        raise
+            for name in sorted(pending, key=_is_entry):
+                content = self._local_manifest(name)
+                if content is None:
                     continue  # retention removed it meanwhile
-                state.bundles[name] = digest
+                if name not in state.bundles:
+                    state.bundles[name] = _PARTIAL
+                    self._write_state(state)  # if it is removed before its upload is complete, its files leave the URL
+                try:
+                    self._upload(name, content)
+                except ArtifactError:
+                    if self._local_manifest(name) == content:
+                        raise
+                    continue  # removed or replaced meanwhile
+                state.bundles[name] = _digest(content)
                 self._write_state(state)
             gone = [name for name in state.bundles if name not in local]
             for name in sorted(gone, key=_is_entry, reverse=True):
-                self._remove_remote(name)
+                self._remove_remote(name, is_partial=state.bundles[name] == _PARTIAL)
                 del state.bundles[name]
             self._push_loose(state)
 
@@ -381,7 +402,7 @@ class RemoteFolder:
         """Make a local bundle of a manifest alone."""
         staging = self._new_folder(name)
         (staging / _PLACEHOLDER).touch()
-        (staging / MANIFEST).write_bytes(manifest)
+        write_synced(staging / MANIFEST, manifest)
         self._publish(staging, name)
 
     def _download(self, name: str, manifest: bytes) -> None:
@@ -397,11 +418,13 @@ class RemoteFolder:
                     f"'{self.url}/{name}/{record.name}' is corrupt: size or checksum differs from the manifest; "
                     "upload it again, or choose another version"
                 )
+            with target.open("rb") as file:
+                os.fsync(file.fileno())
 
         try:
             with self._errors("download from"), ThreadPoolExecutor(_WORKERS, thread_name_prefix="remote") as pool:
                 list(pool.map(get, records))
-            (staging / MANIFEST).write_bytes(manifest)
+            write_synced(staging / MANIFEST, manifest)
             self._publish(staging, name)
         except BaseException:
             shutil.rmtree(staging, ignore_errors=True)
@@ -462,7 +485,7 @@ class RemoteFolder:
                 base = f"{self.url}/{place}" if place else self.url
                 for child in storage.list_names(base):
                     name = f"{place}/{child}" if place else child
-                    if name in state.bundles or _bundle_of(f"{name}/x") != name:
+                    if state.bundles.get(name, _PARTIAL) != _PARTIAL or _bundle_of(f"{name}/x") != name:
                         continue
                     content = storage.read_file(f"{self.url}/{name}/{MANIFEST}")
                     if content is not None and local.get(name) != _digest(content):
@@ -471,9 +494,19 @@ class RemoteFolder:
                             "stop the other run, or give another URL"
                         )
 
-    def _upload(self, name: str) -> None:
+    def _local_manifest(self, name: str) -> bytes | None:
+        try:
+            return (self.path / name / MANIFEST).read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _upload(self, name: str, content: bytes) -> None:
+        """Upload the files that a manifest names, then the manifest.
+
+        Raises:
+            ArtifactError: The upload failed, or the bundle is now another one.
+        """
         target = f"{self.url}/{name}"
-        content = (self.path / name / MANIFEST).read_bytes()
         records = _records(content, f"{self.path / name / MANIFEST}")
         with self._errors("upload to"):
             if storage.read_file(f"{target}/{MANIFEST}") is not None:
@@ -487,12 +520,17 @@ class RemoteFolder:
 
             with ThreadPoolExecutor(_WORKERS, thread_name_prefix="remote") as pool:
                 list(pool.map(put, records))
-            copy_file(str(self.path / name / MANIFEST), f"{target}/{MANIFEST}", policy=self._policy, clock=self._clock)
+            if self._local_manifest(name) != content:
+                raise ArtifactError(f"'{self.path / name}' was replaced during its upload; upload it again")
+            replace_file(self.path / _MANIFEST_COPY, content)
+            copy_file(str(self.path / _MANIFEST_COPY), f"{target}/{MANIFEST}", policy=self._policy, clock=self._clock)
         logger.info("bundle uploaded url=%s bytes=%d", target, sum(record.bytes for record in records))
 
-    def _remove_remote(self, name: str) -> None:
+    def _remove_remote(self, name: str, *, is_partial: bool) -> None:
         with self._errors("remove from"):
             if storage.read_file(f"{self.url}/{name}/{MANIFEST}") is not None:
+                if is_partial:
+                    return  # another run completed it
                 storage.remove_file(f"{self.url}/{name}/{MANIFEST}")
             storage.remove_folder(f"{self.url}/{name}")
         logger.info("bundle removed url=%s/%s", self.url, name)
@@ -570,6 +608,16 @@ class RemoteFolder:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[_State]:
+        """Hold the lock of the staging folder; errors of local files become ``ArtifactError``."""
+        try:
+            with self._locked_state() as state:
+                yield state
+        except OSError as error:
+            text = f"could not synchronize '{self.path}' with '{self.url}': {error}; check the disk"
+            raise ArtifactError(text) from error
+
+    @contextlib.contextmanager
+    def _locked_state(self) -> Iterator[_State]:
         make_folder(self.path)
         handle = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

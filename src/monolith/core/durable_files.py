@@ -5,6 +5,8 @@ Local files only; :mod:`monolith.core.storage` also opens URLs.
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import fcntl
 import json
 import os
@@ -18,7 +20,19 @@ from typing import Any
 from monolith import _native
 from monolith.core.throttle import yield_gil
 
-__all__ = ["make_folder", "only_writer", "replace_file", "seal", "sync_folder", "unseal", "write_synced"]
+__all__ = [
+    "make_folder",
+    "only_writer",
+    "replace_file",
+    "replace_folder",
+    "seal",
+    "sync_folder",
+    "unseal",
+    "write_synced",
+]
+
+_RENAME_EXCHANGE = 2
+_CURRENT_FOLDER = -100
 
 
 def write_synced(path: Path, content: bytes) -> None:
@@ -74,6 +88,32 @@ def replace_file(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_folder(path.parent)
+
+
+def replace_folder(source: Path, target: Path) -> None:
+    """Rename a folder. If the target exists, exchange both in one step: the earlier folder is at ``source`` then.
+
+    The caller syncs the parent folder.
+    """
+    if not target.exists():
+        source.rename(target)
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.renameat2(
+        _CURRENT_FOLDER, os.fsencode(source), _CURRENT_FOLDER, os.fsencode(target), ctypes.c_uint(_RENAME_EXCHANGE)
+    )
+    if done == 0:
+        return
+    if (code := ctypes.get_errno()) not in (errno.EINVAL, errno.ENOSYS):
+        raise OSError(code, os.strerror(code), str(target))
+    aside = source.parent / f".removed-{secrets.token_hex(8)}"  # the file system has no exchange
+    target.rename(aside)
+    try:
+        source.rename(target)
+    except BaseException:
+        aside.rename(target)
+        raise
+    aside.rename(source)
 
 
 @contextmanager

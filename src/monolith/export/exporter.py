@@ -90,6 +90,7 @@ def export_model(
             "tables of a checkpoint; drop --share-tables"
         )
     work = _Export(model, store, folder, name, step, chosen, None if warmup is None else Path(warmup), now_s)
+    work.pins_tables = chosen.shares_tables and keep_steps is None
     if chosen.is_dense_only:
         work.use_tables_of(_newest_tables(folder, chosen.shards))
     paths = folder.add(
@@ -101,8 +102,6 @@ def export_model(
         follows_step=follows_step,
         keep_steps=keep_steps,
     )
-    if chosen.shares_tables and keep_steps is None and isinstance(store, SavedTables):
-        pin_checkpoint(store.path.parent, paths.values())
     path = paths[work.sub_models[0]]
     push_folder(folder.root)
     logger.info("model exported name=%s step=%d path=%s", name, step, artifact_url(path))
@@ -163,6 +162,8 @@ class _Export:
         self._warmup, self._options = warmup, options
         self._declaration = _for_serving(model.declaration)
         self._tables_version: int | None = None
+        self.pins_tables = False
+        """Whether the checkpoint whose tables this export shares stays as long as the export."""
         self._header = ExportManifest(
             name=name,
             version=0,
@@ -189,6 +190,10 @@ class _Export:
     def write(self, staging: Path, version: int) -> dict[str, ExportManifest]:
         """Write all sub-models."""
         self._header = replace(self._header, version=version)
+        if self.pins_tables and isinstance(self._store, SavedTables):
+            # Before the export has its name: retention, or a kill, may come between the two.
+            paths = [self._folder.path_of(version, sub) for sub in self.sub_models]
+            pin_checkpoint(self._store.path.parent, [staging, *paths])
         part = DensePart(self._model)
         if self._options.layout == "standalone":
             program = self._write_dense(staging, part)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 
 from monolith.artifacts.export_manifest import RECORD_INPUTS
 from monolith.artifacts.export_warmup import WarmupRequest, decode_warmup, encode_warmup
+from monolith.artifacts.file_copy import copy_file
 from monolith.core import fid
 from monolith.core.errors import ConfigError, RecordCorrupt
 from monolith.data.records.messages import Example
@@ -43,7 +43,7 @@ def copy_warmup(source: Path, target: Path, signatures: Sequence[str]) -> None:
                 f"record {number} of '{source}' has signature {request.signature!r} and input {request.input!r}, "
                 f"expected {', '.join(signatures)} and {', '.join(RECORD_INPUTS)}"
             )
-    shutil.copyfile(source, target)
+    copy_file(str(source), str(target))
 
 
 def write_warmup(path: Path, declaration: Declaration, signatures: Sequence[str], model: str) -> None:

@@ -122,6 +122,17 @@ def test_a_broken_exempt_list_removes_nothing_and_loses_no_save(tmp_path: Path, 
     assert steps_of(folder) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"step-000000001": 3}'])
+def test_a_broken_list_of_shared_tables_removes_nothing_and_loses_no_save(tmp_path: Path, content: str) -> None:
+    folder = CheckpointFolder(tmp_path)
+    add(folder, 1, 2)
+    (tmp_path / "shared.json").write_text(content)
+    with pytest.raises(ManifestInvalid, match=r"shared\.json"):
+        folder.pinned()
+    add(folder, 3, retention=Retention(max_to_keep=1))
+    assert steps_of(folder) == [1, 2, 3]
+
+
 def test_one_checkpoint_per_period_is_spared(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     rule = Retention(max_to_keep=1, spare_every_s=3600.0)

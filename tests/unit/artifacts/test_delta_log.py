@@ -16,7 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, Segment, remove_log, shard_folder
+from monolith.artifacts.delta_log import (
+    DeltaReader,
+    DeltaWriter,
+    Segment,
+    remove_log,
+    segment_path,
+    set_aside_log,
+    shard_folder,
+)
 from monolith.core.errors import ConfigError, DeltaLogBroken, SchemaMismatch
 from monolith.embedding import Adagrad, Adam, Fp16, MultiTable, RandomUniform, Sgd, SliceSpec, Table, TableSpec
 from monolith.testing.fakes.clock import FakeClock
@@ -689,3 +697,12 @@ def test_a_log_is_removed_from_its_newest_segment_to_its_oldest(
     monkeypatch.setattr(Path, "unlink", note)
     assert remove_log(folder) == len(present)
     assert removed == present[::-1], "a crash in between must leave a log with its head"
+
+
+def test_a_log_set_aside_stays_when_the_clock_was_set_back(tmp_path: Path) -> None:
+    for time_s in (2000, 3000, 1000):
+        segment_path(tmp_path, 1).write_bytes(b"segment")
+        aside = set_aside_log(tmp_path, time_s)
+        assert aside is not None
+        assert segment_path(aside, 1).exists()
+        assert len(list(tmp_path.glob("foreign-*"))) <= 2

@@ -9,6 +9,7 @@ import pytest
 from monolith.artifacts import export_folder
 from monolith.artifacts.export_folder import STATE_FILE, ExportFolder
 from monolith.artifacts.export_manifest import ExportManifest, read_export_manifest
+from monolith.core import durable_files
 from monolith.core.errors import ConfigError, ManifestInvalid, VersionConflict
 
 NOW = 1_700_000_000.25
@@ -79,7 +80,7 @@ def test_overwriting_replaces_a_version(tmp_path: Path) -> None:
 def test_a_file_system_that_cannot_exchange_names_is_served_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(export_folder, "_RENAME_EXCHANGE", 1 << 20)  # no such flag: EINVAL
+    monkeypatch.setattr(durable_files, "_RENAME_EXCHANGE", 1 << 20)  # no such flag: EINVAL
     folder = ExportFolder(tmp_path)
     add(folder, 3, text="old")
     add(folder, 3, text="new", overwrite=True)
@@ -106,19 +107,19 @@ def test_sub_models_come_together_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     subs = ("entry", "ps_0", "ps_1")
     add(folder, 1, subs=subs, text="old")
     assert folder.sub_models() == ["entry", "ps_0", "ps_1"]
-    put = export_folder._put
+    put = export_folder.replace_folder
 
     def failing(source: Path, target: Path) -> None:
         if target.parent.name == "entry":
             raise OSError("no")
         put(source, target)
 
-    monkeypatch.setattr(export_folder, "_put", failing)
+    monkeypatch.setattr(export_folder, "replace_folder", failing)
     with pytest.raises(OSError, match="no"):
         add(folder, 2, subs=subs)
     with pytest.raises(OSError, match="no"):
         add(folder, 1, subs=subs, text="new", overwrite=True)
-    monkeypatch.setattr(export_folder, "_put", put)
+    monkeypatch.setattr(export_folder, "replace_folder", put)
     for sub in subs:
         assert folder.versions(sub) == [1]
         assert (folder.path_of(1, sub) / "data").read_text() == "old"
@@ -126,9 +127,9 @@ def test_sub_models_come_together_or_not_at_all(tmp_path: Path, monkeypatch: pyt
 
 def test_the_parts_are_there_before_the_entry_that_asks_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    put = export_folder._put
+    put = export_folder.replace_folder
     monkeypatch.setattr(
-        export_folder, "_put", lambda source, target: (order.append(target.parent.name), put(source, target))
+        export_folder, "replace_folder", lambda source, target: (order.append(target.parent.name), put(source, target))
     )
     add(ExportFolder(tmp_path), 1, subs=("entry", "dense_0", "ps_0"))
     assert order == ["dense_0", "ps_0", "entry"]
@@ -217,3 +218,8 @@ def test_an_export_of_a_step_without_a_checkpoint_stays_when_it_is_written(tmp_p
     assert folder.recorded() == {1: 10, 2: 20}
     add(folder, 3, step=30, keep_steps={10})
     assert folder.versions() == [1, 3], "the one before goes with the next export"
+
+
+def test_records_of_tensorflow_with_bytes_beyond_ascii_are_read(tmp_path: Path) -> None:
+    (tmp_path / STATE_FILE).write_text('entries {\n  export_dir: "/mod\\303\\250le/12"\n  global_step: 3\n}\n')
+    assert ExportFolder(tmp_path).recorded() == {12: 3}

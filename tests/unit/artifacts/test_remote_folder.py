@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from monolith.artifacts import CheckpointFolder, CheckpointManifest, Retention, remote_folder, verify_files
+from monolith.artifacts.checkpoint_manifest import read_manifest
 from monolith.artifacts.remote_folder import (
     RemoteFolder,
     artifact_url,
@@ -164,6 +166,172 @@ def test_a_killed_replacement_of_a_checkpoint_is_repeated(
     newest = checkpoints(other).newest()
     assert newest is not None
     assert (newest.path / "tables/rows").read_bytes() == b"second"
+
+
+def test_a_replacement_that_the_network_interrupts_is_uploaded_by_the_next_push(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10, b"first")
+    one.push()
+    save(one, 10, b"second")
+
+    def refuse(path: str) -> None:
+        raise OSError("connection reset")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "remove_file", refuse)
+        with pytest.raises(ArtifactError, match="connection reset"):
+            one.push()
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is not None
+    assert (newest.path / "tables/rows").read_bytes() == b"second"
+
+
+def test_a_partial_upload_leaves_the_url_when_its_checkpoint_was_removed(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine(url, tmp_path, "one")
+    save(one, 10)
+    upload = storage.upload_file
+
+    def fail_on_rows(source: Path, target: str) -> None:
+        if target.endswith("rows"):
+            raise OSError("connection reset")
+        upload(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "upload_file", fail_on_rows)
+        with pytest.raises(ArtifactError, match="connection reset"):
+            one.push()
+    assert any("step-000000010" in name for name in storage.walk_files(url))
+    one.pull()  # a restart
+    for step in (20, 30):
+        save(one, step)
+    one.push()
+    assert remote_steps(url) == [20, 30]
+    assert not [name for name in storage.walk_files(url) if "step-000000010" in name]
+
+
+@pytest.mark.parametrize("when", ["before its turn", "during its upload"])
+def test_a_checkpoint_that_is_removed_during_a_push_does_not_fail_it(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    one = machine(url, tmp_path, "one")
+    for step in (10, 20):
+        save(one, step)
+    upload, removed = storage.upload_file, "step-000000020" if when == "before its turn" else "step-000000010"
+
+    def remove_and_upload(source: Path, target: str) -> None:
+        remote_folder.shutil.rmtree(one.path / "checkpoints" / removed, ignore_errors=True)
+        upload(source, target)
+
+    monkeypatch.setattr(storage, "upload_file", remove_and_upload)
+    one.push()
+    assert [f"step-{step:09d}" for step in remote_steps(url)] == (
+        ["step-000000010"] if when == "before its turn" else ["step-000000020"]
+    )
+    one.push()
+    assert not [name for name in storage.walk_files(url) if removed in name]
+
+
+def test_a_checkpoint_that_is_replaced_during_its_upload_is_never_read_half(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10, b"first")
+    upload, uploaded = storage.upload_file, list[str]()
+
+    def replace_after_the_first(source: Path, target: str) -> None:
+        upload(source, target)
+        uploaded.append(target)
+        if len(uploaded) == 1:
+            save(one, 10, b"second")
+
+    monkeypatch.setattr(storage, "upload_file", replace_after_the_first)
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is None or (newest.path / "tables/rows").read_bytes() == b"second"
+    one.push()
+    other.pull()
+    newest = checkpoints(other).newest()
+    assert newest is not None
+    assert (newest.path / "tables/rows").read_bytes() == b"second"
+
+
+def test_a_checkpoint_outside_of_a_run_is_downloaded_again_after_its_replacement(url: str, tmp_path: Path) -> None:
+    one = machine(url, tmp_path, "one")
+    for content in (b"one", b"two"):  # of one size
+        save(one, 10, content)
+        best = one.path / "best"
+        remote_folder.shutil.rmtree(best, ignore_errors=True)
+        remote_folder.shutil.copytree(checkpoints(one).path_of(10), best)
+        one.push()
+        opened = open_folder(f"{url}/best")
+        verify_files(opened, read_manifest(opened))
+        assert (opened / "tables/rows").read_bytes() == content
+
+
+def test_an_interrupted_download_of_one_checkpoint_continues(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = machine(url, tmp_path, "one")
+    save(one, 10, b"rows")
+    checkpoints(one).path_of(10).rename(one.path / "best")
+    one.push()
+    download, downloaded = storage.download_file, list[str]()
+
+    def fail_on_rows(source: str, target: Path) -> None:
+        if source.endswith("rows") and "rows" not in downloaded:
+            downloaded.append("rows")
+            raise FileNotFoundError("not now")
+        downloaded.append(source.rpartition("/")[2])
+        download(source, target)
+
+    monkeypatch.setattr(storage, "download_file", fail_on_rows)
+    with pytest.raises(ArtifactError, match="not now"):
+        open_folder(f"{url}/best")
+    opened = open_folder(f"{url}/best")
+    verify_files(opened, read_manifest(opened))
+    assert sorted(downloaded) == ["dense", "rows", "rows"]
+
+
+def test_a_full_local_disk_is_an_error_of_the_upload(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = machine(url, tmp_path, "one")
+    save(one, 10)
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(remote_folder, "replace_file", refuse)
+        with pytest.raises(ArtifactError, match=r"could not synchronize .*No space left"):
+            one.push()
+    one.push()
+    assert remote_steps(url) == [10]
+
+
+def test_a_downloaded_checkpoint_is_on_disk_before_it_gets_its_name(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = machine(url, tmp_path, "one"), machine(url, tmp_path, "other")
+    save(one, 10)
+    one.push()
+    fsync, synced = os.fsync, set[int]()
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    other.pull()
+    path = checkpoints(other).path_of(10)
+    assert (path / "manifest.json").stat().st_ino in synced
+    other.fetch("checkpoints/step-000000010")
+    assert {file.name for file in path.rglob("*") if file.is_file() and file.stat().st_ino not in synced} == set()
 
 
 def test_two_runs_at_one_url_are_refused(url: str, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -412,6 +413,24 @@ def test_recorded_requests_are_carried_along(estimator: mt.Estimator, tmp_path: 
     path = export(estimator, tmp_path / "out", warmup=file)
     assert list(read_tfrecords(path / WARMUP)) == [log]
     assert Servable.load(path).warm_up() == 1
+
+
+def test_every_file_of_an_export_is_on_disk_before_it_gets_its_name(
+    estimator: mt.Estimator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "requests"
+    with TfRecordWriter(file) as writer:
+        writer.write(encode_warmup(WarmupRequest(model="m", signature="vector", input="examples", records=(b"",))))
+    fsync, synced = os.fsync, set[int]()
+
+    def note(handle: int) -> None:
+        synced.add(os.fstat(handle).st_ino)
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    path = export(estimator, tmp_path / "out", warmup=file)
+    files = [each for each in path.rglob("*") if each.is_file() and each.suffix != ".table"]  # the engine syncs tables
+    assert [each.name for each in files if each.stat().st_ino not in synced] == []
 
 
 def test_warm_up_files_that_do_not_fit_are_refused(estimator: mt.Estimator, tmp_path: Path) -> None:

@@ -189,6 +189,43 @@ def test_retention_keeps_a_checkpoint_while_an_export_shares_its_tables(tmp_path
     assert [saved.step for saved in folder.saved()] == [5]
 
 
+@pytest.mark.parametrize("when", ["retention while it is written", "a kill before the end"])
+def test_an_export_that_gets_its_name_has_the_tables_that_it_shares(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    made = estimator(tmp_path / "run", save_checkpoints_steps=1, checkpoints_max_to_keep=1)
+    made.train([batch(0)])
+    share = exporter.share_tables
+
+    class Killed(BaseException):
+        pass
+
+    def train_and_share(*arguments: Any) -> Any:
+        shared = share(*arguments)
+        made.train([batch(1)], resume_data=False)
+        return shared
+
+    def kill(*arguments: Any) -> None:
+        raise Killed
+
+    exporting = estimator(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        if when == "a kill before the end":
+            patch.setattr(ExportFolder, "_note", kill)
+            with pytest.raises(Killed):
+                exporting.export(tmp_path / "served", options=ExportOptions(shares_tables=True))
+        else:
+            patch.setattr(exporter, "share_tables", train_and_share)
+            exporting.export(tmp_path / "served", options=ExportOptions(shares_tables=True))
+    made.train([batch(2)], resume_data=False)
+    newest = ExportFolder(tmp_path / "served").newest()
+    assert newest is not None
+    Servable.load(newest).close()
+    shutil.rmtree(newest)
+    made.train([batch(3)], resume_data=False)
+    assert len(CheckpointFolder(tmp_path / "run/checkpoints").saved()) == 1
+
+
 def test_shared_tables_that_were_replaced_are_refused(trained: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

@@ -285,7 +285,8 @@ def set_aside_log(folder: str | PathLike[str], time_s: int, keep: int = 2) -> Pa
         sync_folder(folder)
     finally:
         os.close(claim)
-    for older in sorted(folder.glob("foreign-*"))[:-keep]:
+    others = sorted(other for other in folder.glob("foreign-*") if other != aside)  # the clock may have been set back
+    for older in others[: len(others) + 1 - keep]:
         remove_log(older)
         older.rmdir()
     return aside
