@@ -112,7 +112,7 @@ class Barriers:
     def _wait(self, barrier_id: str, round_: _Round, worker: int, caller: _Caller, deadline: Deadline) -> BarrierResult:
         with self._lock:
             while not (round_.is_complete or caller.has_left or deadline.is_past):
-                round_.changed.wait(deadline.remaining_s())
+                round_.changed.wait(min(deadline.remaining_s(), threading.TIMEOUT_MAX))
             self._waiting -= 1
             if round_.is_complete:  # also if the deadline passed meanwhile
                 return BarrierResult(OK, "", round_.workers)

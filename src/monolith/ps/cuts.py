@@ -24,7 +24,8 @@ from __future__ import annotations
 import dataclasses
 import secrets
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,18 @@ class PendingCut:
         with self._lock:
             if number == self._number:
                 self._drop_cut()
+
+    @contextmanager
+    def replacing_rows(self) -> Iterator[None]:
+        """Drop the cut, and take none inside the block, which replaces all rows. Waits for a save that is under way.
+
+        A table replaces its rows only when no cut of them exists. Inside the tables it would wait with their lock, and
+        ``drop_expired`` could not run: a client that died between its cut and its save would block the server forever.
+        """
+        with self._writing:
+            with self._lock:
+                self._drop_cut()
+            yield
 
     def drop_expired(self) -> None:
         """Drop the cut if its lease has ended."""

@@ -6,6 +6,7 @@ import secrets
 import threading
 
 from monolith import _native
+from monolith.core.errors import ShardUnavailable
 from monolith.core.scratch_folder import ScratchFolder
 
 __all__ = ["DataPlane"]
@@ -45,10 +46,17 @@ class DataPlane:
         self._folder: ScratchFolder | None = None
         self._shard: _native.PsShard | None = None
         self._listeners: list[_native.PsListener] = []
+        self._is_closed = False
 
     def offer(self, shard: _native.PsShard) -> tuple[list[str], bytes]:
-        """Listen for a shard, unless done; return the addresses and the token."""
+        """Listen for a shard, unless done; return the addresses and the token.
+
+        Raises:
+            ShardUnavailable: ``close`` was called.
+        """
         with self._lock:
+            if self._is_closed:  # a Connect that was under way; no other call would close new listeners
+                raise ShardUnavailable("the server is stopping and refuses clients")
             if self._shard is not shard:
                 self._close()
                 self._open(shard)
@@ -86,8 +94,9 @@ class DataPlane:
         return f"tcp:{self._advertised_host}:{address.rpartition(':')[2]}"
 
     def close(self) -> None:
-        """Close listeners and connections after the calls that are under way."""
+        """Close listeners and connections for good, after the calls that are under way."""
         with self._lock:
+            self._is_closed = True
             self._close()
 
     def _close(self) -> None:

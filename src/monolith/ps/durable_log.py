@@ -25,7 +25,7 @@ from typing import TypeVar
 from monolith import _native
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, LogPosition, Segment, position_in, set_aside_log
 from monolith.core.clock import Clock
-from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken
+from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, MonolithError
 from monolith.embedding.multi_table import MultiTable
 from monolith.embedding.snapshot import SavedTable
 from monolith.ps.job_records import decode_logged_state, encode_logged_state
@@ -229,13 +229,20 @@ class DurableLog:
                 return None
             try:
                 done = write(self._writer)
-            except OSError as error:
+            except MonolithError:  # of a cut that is void; the log is sound
+                raise
+            except Exception as error:  # mostly a full disk; a crash now loses updates
                 self.failures += 1
+                trace = None if isinstance(error, OSError) else error
+                text = str(error) if trace is None else f"{type(error).__name__}: {error}"
                 if not self.error:
-                    logger.error("delta log write failed, retrying folder=%s error=%s", self.folder, error)
-                self.error = str(error)
+                    logger.error(
+                        "delta log write failed, retrying folder=%s error=%s", self.folder, text, exc_info=trace
+                    )
+                self.error = text
+                remedy = "free some space" if trace is None else "take a checkpoint, then report this error"
                 raise ArtifactError(
-                    f"delta log '{self.folder}' cannot be written: {error}; free some space. No update is lost yet"
+                    f"delta log '{self.folder}' cannot be written: {text}; {remedy}. No update is lost yet"
                 ) from error
             if self.error:
                 logger.info("delta log write succeeded again folder=%s", self.folder)

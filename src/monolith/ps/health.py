@@ -10,9 +10,12 @@ from monolith.embedding.memory_limit import FullTableLog, MemoryLimit
 from monolith.embedding.specs import WhenFull
 from monolith.ps.tables import ShardTables
 
-__all__ = ["ServerHealth", "HealthState", "Status"]
+__all__ = ["NEARLY_FULL", "ServerHealth", "HealthState", "Status"]
 
 Status: TypeAlias = Literal["UNKNOWN", "HEALTHY", "UNHEALTHY", "DEGRADED"]
+
+NEARLY_FULL = "tables use "
+"""How the message of a server begins whose memory is nearly used up. The status alone may have another reason."""
 
 _NEARLY_FULL = 0.9
 
@@ -71,7 +74,7 @@ class ServerHealth:
         limit = self.limit.limit_bytes
         if limit is None or used < _NEARLY_FULL * limit or self.limit.evicts(self._tables.all):
             return self._of_log()
-        text = f"tables use {used} of {limit} bytes"
+        text = f"{NEARLY_FULL}{used} of {limit} bytes"
         if used < limit:
             return HealthState("DEGRADED", text)
         return HealthState("UNHEALTHY", f"{text}; new rows are refused: evict rows, or raise the memory limit")

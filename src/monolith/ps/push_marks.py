@@ -6,7 +6,7 @@ The native shard keeps and encodes the marks; see ``cpp/dataplane/src/client_mar
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 __all__ = ["missing_pushes", "read_marks"]
 
@@ -39,22 +39,33 @@ def missing_pushes(marks: Mapping[int, bytes]) -> dict[int, set[tuple[int, int]]
     Pushes below a server's window do not count: the server would refuse them.
     """
     read = {server: read_marks(one) for server, one in marks.items()}
-    applied: dict[int, tuple[int, int]] = {}
-    for one in read.values():
-        for client, (highest, mask) in one.items():
-            top, union = applied.get(client, (highest, 0))
-            newest = max(top, highest)
-            applied[client] = newest, (union << (newest - top)) | (mask << (newest - highest))
-    return {server: _find_missing(one, applied) for server, one in read.items()}
-
-
-def _find_missing(marks: Mapping[int, tuple[int, int]], applied: Mapping[int, tuple[int, int]]) -> set[tuple[int, int]]:
-    missing = set()
-    for client, (newest, union) in applied.items():
-        highest, mask = marks.get(client, (newest, 0))
-        absent = union & ~(mask << (newest - highest)) & ((1 << (newest - highest + WINDOW + 1)) - 1)
-        while absent:
-            lowest = absent & -absent
-            missing.add((client, newest - lowest.bit_length() + 1))
-            absent ^= lowest
+    missing: dict[int, set[tuple[int, int]]] = {server: set() for server in read}
+    for client in {client for one in read.values() for client in one}:
+        found = {server: one.get(client) for server, one in read.items()}
+        applied = {mark for mark in found.values() if mark is not None}
+        if len(applied) == 1 and None not in found.values():
+            continue  # all servers agree, as on almost all clients
+        newest = max(highest for highest, _ in applied)
+        for server, mark in found.items():
+            for other in applied:
+                missing[server].update((client, push) for push in _find_missing(mark or (newest, 0), other))
     return missing
+
+
+def _find_missing(ours: tuple[int, int], theirs: tuple[int, int]) -> Iterator[int]:
+    """Yield the pushes of one client that another server has applied, and that are missing here.
+
+    The window bounds all numbers: sequences of two servers may lie far apart, because a client chooses them.
+    """
+    (highest, mask), (other_highest, other_mask) = ours, theirs
+    ahead = other_highest - highest
+    if ahead > WINDOW:
+        absent = other_mask
+    elif ahead >= 0:
+        absent = other_mask & ~(mask << ahead)
+    else:
+        absent = other_mask & ~(mask >> -ahead) & ((1 << max(0, WINDOW + 1 + ahead)) - 1)
+    while absent:
+        lowest = absent & -absent
+        yield other_highest - lowest.bit_length() + 1
+        absent ^= lowest

@@ -35,6 +35,9 @@ __all__ = ["DataPlaneOffer", "Drain", "PsService"]
 
 T = TypeVar("T")
 
+_MOST_TIMEOUT_S = 1e9
+"""A call with a longer timeout has no deadline: gRPC reports 9e18 s for none, which no native deadline can hold."""
+
 DataPlaneOffer = Callable[[_native.PsShard], tuple[list[str], bytes]]
 """Returns the data-plane addresses of a shard, and their token."""
 
@@ -171,7 +174,7 @@ class PsService:
         if timeout_ms < 0:
             raise ConfigError(f"timeout_ms is {timeout_ms}; give a number above 0, or 0 for none")
         limits = [context.time_remaining(), timeout_ms / 1000 if timeout_ms else None]
-        bounds = [limit for limit in limits if limit is not None]
+        bounds = [limit for limit in limits if limit is not None and limit <= _MOST_TIMEOUT_S]
         return Deadline(self._clock, max(0.0, min(bounds)) if bounds else None)
 
     # --- single tables ---
@@ -346,10 +349,11 @@ class PsService:
         )
 
     def _restore(self, request: messages.RestoreRequest, context: Any) -> messages.RestoreResponse:
-        if not request.path:
-            self._tables.rewind()
-            return messages.RestoreResponse()
-        report = self._tables.restore(request.path)
+        with self._cut.replacing_rows():
+            if not request.path:
+                self._tables.rewind()
+                return messages.RestoreResponse()
+            report = self._tables.restore(request.path)
         return messages.RestoreResponse(restored=report.restored, skipped=report.skipped, missing=report.missing)
 
     @property

@@ -399,6 +399,33 @@ def test_two_servers_do_not_share_a_log(durable: Callable[..., PsServers], tmp_p
         assert DeltaReader(folder).newest() == 1, "and it is left alone"
 
 
+def test_any_failed_write_is_reported_and_loses_no_update(
+    durable: Callable[..., PsServers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = durable(1)
+    (server,) = servers.servers
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        with monkeypatch.context() as broken:
+
+            def fail(*_: Any) -> None:
+                raise MemoryError("bad allocation")
+
+            broken.setattr(DeltaWriter, "_append", fail)
+            server._write_log()
+            with pytest.raises(ArtifactError, match="MemoryError: bad allocation"):
+                store.flush_deltas()
+            assert server.health.of().status == "DEGRADED"
+            assert server.tables.log.failures == 2
+            with pytest.raises(ShardUnavailable):  # a void cut does not count as a failure
+                server.tables.flush("", lambda: False)
+            assert server.tables.log.failures == 2
+        assert store.flush_deltas() == (1,)
+        assert server.health.of().status == "HEALTHY"
+        crash(servers, 0)
+        assert rows(store) == learnt(0)
+
+
 def test_a_full_disk_is_reported_everywhere_and_loses_no_update(
     durable: Callable[..., PsServers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

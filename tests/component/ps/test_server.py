@@ -265,6 +265,16 @@ def test_a_late_fused_call_changes_nothing(connected: Any) -> None:
     assert server.tables.rows == 0
 
 
+@pytest.mark.parametrize("timeout_ms", [0, (1 << 63) - 1])
+def test_a_fused_call_needs_no_deadline(connected: Any, timeout_ms: int) -> None:
+    server, link, instance = connected
+    part = PushPart(0, IDS, np.ones((2, 1), np.float32), np.ones(2, np.uint32), np.ones(1, np.float32))
+    payload = encode_push(1, 1, 0, 0, [part], half=False)
+    request = messages.FusedRequest(payload=payload, instance=instance, timeout_ms=timeout_ms)
+    link.call("FusedPush", request, None)
+    assert server.tables.rows == 2
+
+
 @pytest.mark.parametrize("payload", [b"", b"x", b"\xff" * 64, encode_pull([(0, IDS)])[:-1], encode_pull([(7, IDS)])])
 def test_garbage_is_refused_by_name_and_the_server_lives_on(connected: Any, payload: bytes) -> None:
     _, link, instance = connected
@@ -320,6 +330,32 @@ def test_a_silent_connection_does_not_keep_the_server_from_stopping(serve: Calla
     host, _, port = server.address.rpartition(":")
     with socket.create_connection((host, int(port))):
         server.stop(0)
+
+
+def test_a_client_that_connects_while_the_server_stops_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = ParameterServer(ServerConfig())
+    link = ServerLink(server.start())
+    is_connecting, is_closed = threading.Event(), threading.Event()
+    connect, close = server.tables.connect, server._data_plane.close  # type: ignore[union-attr]
+
+    def slowly(*arguments: Any) -> Any:
+        is_connecting.set()
+        assert is_closed.wait(30)
+        return connect(*arguments)
+
+    def closing() -> None:
+        close()
+        is_closed.set()
+
+    monkeypatch.setattr(server.tables, "connect", slowly)
+    monkeypatch.setattr(server._data_plane, "close", closing)
+    call = link.begin("Connect", messages.ConnectRequest(tables=[ONE.to_json()], shards=1), 30)
+    assert is_connecting.wait(30)
+    server.stop(30)
+    with pytest.raises(ShardUnavailable, match="the server is stopping"):
+        link.finish("Connect", call)
+    assert server._data_plane._listeners == []  # type: ignore[union-attr]
+    link.close()
 
 
 # --- cuts and draining ---

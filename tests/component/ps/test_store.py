@@ -22,7 +22,7 @@ from monolith.core.errors import (
 )
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adam, MultiTable, RandomUniform, Sgd, SliceSpec, SlidingHashFilter, TableSpec
-from monolith.embedding.snapshot import read_manifest
+from monolith.embedding.snapshot import TableCut, read_manifest
 from monolith.ps import RemoteStore, Restart, ServerConfig
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
@@ -341,6 +341,64 @@ def test_a_dropped_or_replaced_cut_is_gone(serve: Any, store_of: Any, tmp_path: 
         old.write(tmp_path / "s")
     assert not list((tmp_path / "s").iterdir())
     store.snapshot(tmp_path / "s")
+
+
+@pytest.mark.parametrize("has_log", [False, True])
+def test_a_cut_of_a_client_that_died_does_not_block_the_restore_of_the_next_one(
+    serve: Any, store_of: Any, tmp_path: Path, has_log: bool
+) -> None:
+    servers = serve(2, delta_log=tmp_path / "log" if has_log else None)
+    died = store_of(servers, [WIDE, COUNTED])
+    train(died, 1)
+    before = content(died)
+    died.snapshot(tmp_path / "s")
+    cut = died.cut()  # not written: its client was killed
+    try:
+        store = store_of(servers, [WIDE, COUNTED], save_timeout_s=30.0, retries=QUICK)
+        train(store, 2)
+        store.restore(tmp_path / "s")
+        assert content(store) == before
+        with pytest.raises(ShardUnavailable, match="is gone"):
+            cut.write(tmp_path / "late")
+        store.cut()
+        store.rewind()
+        assert sum(server.tables.rows for server in servers.servers) == 0
+    finally:
+        for server in servers.servers:
+            server._cut.close()
+
+
+def test_a_restore_waits_for_a_save_and_blocks_nothing_meanwhile(
+    serve: Any, store_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = serve(1)
+    store = store_of(servers, [WIDE, COUNTED])
+    train(store, 1)
+    before = content(store)
+    is_saving, may_end = threading.Event(), threading.Event()
+    write_part = TableCut.write_part
+
+    def slowly(*arguments: Any) -> Any:
+        is_saving.set()
+        assert may_end.wait(60)
+        return write_part(*arguments)
+
+    monkeypatch.setattr(TableCut, "write_part", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        saving = pool.submit(store.snapshot, tmp_path / "s")
+        try:
+            assert is_saving.wait(60)
+            rewinding = pool.submit(store.rewind)
+            with pytest.raises(TimeoutError):
+                rewinding.result(0.3)
+            train(store, 2)  # pushes are not delayed
+            assert servers.servers[0].health.of().status == "HEALTHY"
+        finally:
+            may_end.set()
+        saving.result(60)
+        rewinding.result(60)
+    assert content(MultiTable.load(tmp_path / "s")) == before
+    assert servers.servers[0].tables.rows == 0
 
 
 def test_a_snapshot_that_one_server_cannot_write_leaves_the_old_one(

@@ -65,6 +65,14 @@ def test_a_caller_whose_time_is_up_leaves_and_may_come_again(barriers: Barriers,
     assert waiting.result(30).status == OK
 
 
+def test_a_timeout_that_no_lock_can_hold_waits_too(barriers: Barriers, pool: ThreadPoolExecutor) -> None:
+    is_in = threading.Event()
+    waiting = pool.submit(barriers.wait, "b", 0, 2, (1 << 63) - 1, lambda leave: is_in.set())
+    assert is_in.wait(30)
+    assert barriers.wait("b", 1, 2, LONG_MS).status == OK
+    assert waiting.result(30) == BarrierResult(OK, "", 2)
+
+
 def test_a_timeout_returns_how_many_workers_have_arrived(barriers: Barriers, pool: ThreadPoolExecutor) -> None:
     waiting = arrive(barriers, pool, 0, 1, of=4)
     assert barriers.wait("b", 2, 4, 1) == BarrierResult(INVALID, "Barrier timeout", 2)

@@ -42,6 +42,22 @@ def test_pushes_below_the_window_of_a_server_are_not_missing_there() -> None:
     assert missing_pushes({0: encoded(old), 1: encoded(new)}) == {0: new, 1: old}
 
 
+def test_sequences_that_lie_far_apart_are_compared() -> None:
+    old, new = {(1, 5)}, {(1, 1 << 62), (2, 1 << 63)}
+    assert missing_pushes({0: encoded(old), 1: encoded(new)}) == {0: new, 1: set()}
+    assert missing_pushes({0: encoded(old), 1: encoded(old | {(2, 1)})}) == {0: {(2, 1)}, 1: set()}
+
+
+@given(st.lists(st.sets(st.integers(1, 3 * WINDOW), max_size=6), min_size=2, max_size=4))
+def test_only_pushes_within_the_window_of_a_server_are_missing_there(applied: list[set[int]]) -> None:
+    kept = [{one for one in pushes if one >= max(pushes) - WINDOW} for pushes in applied]
+    found = missing_pushes({server: encoded({(1, push) for push in one}) for server, one in enumerate(kept)})
+    everything = set().union(*kept)
+    for server, one in enumerate(kept):
+        lowest = max(one or everything, default=0) - WINDOW
+        assert found[server] == {(1, push) for push in everything - one if push >= lowest}
+
+
 def test_the_marks_of_a_shard_are_read() -> None:
     model = MultiTable([TableSpec("t", [SliceSpec(1, optimizer=Sgd(1.0))])])
     shard = _native.PsShard(0, 1, [model["t"]._native], ["t"])
