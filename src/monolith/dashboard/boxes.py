@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 from collections.abc import Sequence
@@ -48,14 +49,14 @@ class Predictor:
                 return 200, json.loads(response.read())
         except HTTPError as error:
             return error.code, _read_error(error)
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, OSError, http.client.HTTPException, ValueError) as error:
             return 502, {"error": f"server {self._address} did not answer: {getattr(error, 'reason', error)}"}
 
 
 def _read_error(error: HTTPError) -> Any:
     try:
         return json.loads(error.read())
-    except ValueError:
+    except (OSError, http.client.HTTPException, ValueError):
         return {"error": f"status {error.code}: {error.reason}"}
 
 

@@ -172,11 +172,11 @@ def _values(
     new = _groups(measure, now.get(measure.metric, ()))
     old = _groups(measure, before.get(measure.metric, ()))
     for labels, samples in new.items():
-        total = math.fsum(sample.value for sample in samples)
+        total = _total(samples)
         if measure.kind == "gauge":
             yield labels, total
         elif labels in old and elapsed_s > 0:
-            earlier = math.fsum(sample.value for sample in old[labels])
+            earlier = _total(old[labels])
             # A counter that fell is one of a restarted process.
             yield labels, (total - earlier if total >= earlier else total) / elapsed_s
 
@@ -189,11 +189,22 @@ def _groups(measure: Measure, samples: Sequence[Sample]) -> dict[tuple[str, ...]
     return groups
 
 
+def _total(samples: Sequence[Sample]) -> float:
+    """Return the sum of the values; NaN where it does not exist, as for inf - inf."""
+    try:
+        return math.fsum(sample.value for sample in samples)
+    except (OverflowError, ValueError):
+        return math.nan
+
+
 def _buckets(samples: Sequence[Sample]) -> dict[float, float]:
-    """Return upper bounds and cumulated counts."""
+    """Return upper bounds and cumulated counts; samples with an invalid bound are left out."""
     buckets: dict[float, float] = {}
     for sample in samples:
-        bound = float(sample.labels.get("le", "inf"))
+        try:
+            bound = float(sample.labels.get("le", "inf"))
+        except ValueError:
+            continue
         buckets[bound] = buckets.get(bound, 0.0) + sample.value
     return buckets
 

@@ -39,7 +39,7 @@ def parse_samples(text: str) -> dict[str, list[Sample]]:
 
 
 def _parse_lines(text: str) -> Iterator[Sample]:
-    for line in text.splitlines():
+    for line in text.split("\n"):  # other line separators may be in labels
         match = None if line.startswith("#") else _LINE.fullmatch(line)
         if match is None:
             continue

@@ -7,7 +7,9 @@ any thread.
 from __future__ import annotations
 
 import http.client
+import itertools
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import Sequence
@@ -26,6 +28,8 @@ __all__ = ["Scraper", "ScrapeTarget", "parse_target"]
 logger = logging.getLogger(__name__)
 
 _MAX_BYTES = 16 << 20
+_MAX_SERIES = 200
+"""Series of one chart and target that are kept; further ones are left out, because every point has a value of each."""
 _MAX_CUTS = 50
 _DIRECT = build_opener(ProxyHandler({}))  # targets are in the own network
 
@@ -148,7 +152,10 @@ class Scraper:
     def _read(self, watched: _Watched) -> None:
         request = Request(f"http://{watched.target.address}/metrics", headers={"Connection": "close"})
         with _DIRECT.open(request, timeout=max(2.0, self._interval_s)) as response:
-            samples = parse_samples(response.read(_MAX_BYTES).decode("utf-8", "replace"))
+            content = response.read(_MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ValueError(f"the page has more than {_MAX_BYTES} bytes")
+        samples = parse_samples(content.decode("utf-8", "replace"))
         now_s, monotonic_s = self._clock.now_s(), self._clock.monotonic_s()
         with self._lock:
             before, elapsed_s = watched.samples, monotonic_s - watched.read_s
@@ -161,7 +168,7 @@ class Scraper:
     def _add_point(self, now_s: float, target: str, values: dict[str, dict[str, float]]) -> None:
         prefix = f"{target} " if len(self._watched) > 1 else ""
         named = {
-            chart: {f"{prefix}{name}": value for name, value in series.items()}
+            chart: {f"{prefix}{name}": value for name, value in itertools.islice(series.items(), _MAX_SERIES)}
             for chart, series in values.items()
             if series
         }
@@ -173,7 +180,7 @@ class Scraper:
     def _note_cuts(self, watched: _Watched, before: Samples, now: Samples, now_s: float) -> None:
         old = {tuple(sorted(each.labels.items())): each.value for each in before.get("monolith_sync_cut", ())}
         for each in now.get("monolith_sync_cut", ()):
-            if each.value != old.get(tuple(sorted(each.labels.items()))):
+            if math.isfinite(each.value) and each.value != old.get(tuple(sorted(each.labels.items()))):
                 cut = {"time_s": now_s, "target": watched.target.name, "cut": int(each.value)}
                 self._cuts.append(cut | {"model": each.labels.get("model", "")})
 

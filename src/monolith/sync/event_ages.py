@@ -66,7 +66,10 @@ class EventAges:
             self._count -= len(self._rows.popleft().event_time_s)
 
     def count(self, rows: list[TrainedRows], now_s: float) -> dict[int, int]:
-        """Return the histogram of the ages of published rows, and report their waits."""
+        """Return the histogram of the ages of rows at a time."""
+        return count_ages(now_s - np.concatenate([each.event_time_s for each in rows])) if rows else {}
+
+    def report(self, rows: list[TrainedRows], now_s: float) -> None:
+        """Report the waits of rows that were published at a time."""
         for each in rows:
             self.on_publish(max(0.0, now_s - each.trained_at_s))
-        return count_ages(now_s - np.concatenate([each.event_time_s for each in rows])) if rows else {}

@@ -92,10 +92,11 @@ class FeedCache:
             return {}
 
     def begin(self) -> None:
-        """Discard a partial file. Call it when a connection starts and when it ends."""
+        """Discard a partial file and a partial base. Call it when a connection starts and when it ends."""
         self._path = ""
         self._kept = None
         self._part.unlink(missing_ok=True)
+        self._remove_other_bases()
 
     def take(self, message: FollowResponse) -> Cut | None:
         """Store a message; return the cut that it completes, or None.
@@ -213,7 +214,14 @@ class FeedCache:
                     segment_path(self.folder / name, number).unlink(missing_ok=True)
         if not any(name.startswith("base-") for name in self._kept):
             (self.folder / BASE).unlink(missing_ok=True)
-        base = read_base(self.folder)
+        self._remove_other_bases()
+
+    def _remove_other_bases(self) -> None:
+        """Remove bases that ``base.json`` does not name: older ones, and those of transfers that broke off."""
+        try:
+            base = read_base(self.folder)
+        except ArtifactError:  # followers cannot use it either
+            base = None
         for folder in self.folder.glob("base-*"):
             if folder.is_dir() and (base is None or folder.name != base.tables.name):
                 shutil.rmtree(folder, ignore_errors=True)

@@ -56,36 +56,35 @@ class CutPieces:
         # The subscriber reads its position from the cut's newest segments, even if the base contains their rows.
         anchors = [segment for segment in update.newest if update.is_full_rebuild and segment.path not in sent]
         if update.is_full_rebuild:
-            yield FollowResponse(is_anew=True)
-            if update.base is not None:
-                yield from _base(update.base)
             self._begin = {} if update.base is None else update.base.positions
             self._dense = set()
+        names = version_files(self._root, cut.dense) if cut.dense else []
         count = len(cut.sequences)
-        for segment in iterate_segments([*update.segments, *anchors]):  # verified: damaged bytes are never sent
-            shard, _ = segment.shard
-            name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
-            with segment.path.open("rb") as file:
-                yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
-        yield from self._weights(cut)
+        with ExitStack() as stack:
+            # Open the weights first: sending the rows may take longer than newer versions take to replace them.
+            weights = {name: stack.enter_context(self._open(name)) for name in names if name not in self._dense}
+            if update.is_full_rebuild:
+                yield FollowResponse(is_anew=True)
+                if update.base is not None:
+                    yield from _base(update.base)
+            for segment in iterate_segments([*update.segments, *anchors]):  # verified: damaged bytes are never sent
+                shard, _ = segment.shard
+                name = log_name(LogPosition(segment.log, segment.sequence), shard, count)
+                with segment.path.open("rb") as file:
+                    yield from _file(segment_path(Path(name), segment.sequence).as_posix(), file)
+            for name, weight in weights.items():
+                yield from _file(name, weight)
+        self._dense = set(names)
         folders = tuple(log_name(update.positions[shard], shard, count) for shard in range(count))
         content = encoded_cut(dataclasses.replace(cut, folders=folders))
         yield from _content(CUT, content, has_newer_base=self._has_newer_base(update))
         self._at = update.positions
 
-    def _weights(self, cut: Cut) -> Iterator[FollowResponse]:
-        if not cut.dense:
-            return
-        names = version_files(self._root, cut.dense)
-        for name in names:
-            if name in self._dense:
-                continue
-            try:
-                with (self._root / name).open("rb") as file:
-                    yield from _file(name, file)
-            except FileNotFoundError as error:
-                raise ArtifactError(f"'{self._root / name}' is gone: newer versions replaced it") from error
-        self._dense = set(names)
+    def _open(self, name: str) -> BinaryIO:
+        try:
+            return (self._root / name).open("rb")
+        except FileNotFoundError as error:
+            raise ArtifactError(f"'{self._root / name}' is gone: newer versions replaced it") from error
 
     def _has_newer_base(self, update: RowUpdate) -> bool:
         """Return whether a base contains segments that the subscriber holds."""

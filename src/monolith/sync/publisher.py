@@ -176,7 +176,7 @@ class LocalRowLog:
             return
         if self._complete:
             logger.info("delta log compacted folder=%s segments=%d", self.folders[0], len(self._later) + 1)
-            self._replaced_before = sequence
+        self._replaced_before = sequence  # also the segments of an earlier process
         self._complete, self._complete_bytes, self._later = sequence, size, []
 
     def close(self) -> None:
@@ -260,6 +260,7 @@ class Publisher:
             self.newest = publish(self.root, cut, clock=self._clock)
             self._ages = deque(self.newest.ages, MOST_CUTS)
             self._published = state.positions, dense
+            self.events.report(trained, now_s)
             logger.debug("cut published cut=%d dense=%d", self.newest.number, dense)
             try:
                 self._rows.drop_replaced()

@@ -140,6 +140,8 @@ class Sender:
         if count > 1:
             ids = {table: keys[shard_of(keys, count) == index] for table, keys in ids.items()}
         with self._changed:
+            if self._is_ended:
+                return
             self._waiting.add(ids)
             if self._waiting and self._since_s is None:
                 self._since_s = self._clock.monotonic_s()
@@ -165,11 +167,14 @@ class Sender:
         return not self._waiting and self._sending_since_s is None
 
     def close(self) -> None:
-        """Stop after the current request, and drop the queue."""
+        """Stop after the current request, and drop the queue. Its gauges show an empty queue from then on."""
         with self._changed:
             self._is_ended = True
             self._changed.notify_all()
         self._thread.join()
+        with self._changed:
+            self._waiting, self._since_s = IdSet(), None
+        self.show()
         self._channel.unsubscribe(self._on_connectivity)
         self._channel.close()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.free_ports import free_port
 from monolith.dashboard import DashboardServer, Scraper
+from monolith.dashboard import scraper as scraper_module
 from monolith.dashboard.boxes import Explainer, Predictor
 from monolith.dashboard.charts import CHARTS, ROLES, compute_series, find_role, quantile
 from monolith.dashboard.samples import parse_samples
@@ -26,6 +29,7 @@ from monolith.embedding import Sgd, SliceSpec, TableSpec
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig
 from monolith.telemetry import names
 from monolith.telemetry.page import MetricsPage
+from monolith.telemetry.text import render
 from monolith.testing.eventually import eventually
 from monolith.testing.processes.linear_server import LinearServer
 
@@ -214,6 +218,81 @@ def test_labels_keep_their_escaped_signs() -> None:
     assert sample.labels == {"b": 'x"y\\z\n', "c": "d"}
     assert sample.value == math.inf
     assert find_role(parse_samples("monolith_ps_up 1\n")) == "parameter server"
+
+
+@pytest.mark.parametrize("sign", ["\r", "\x0b", "\x1c", "\x85", "\u2028"])
+def test_a_label_with_a_line_separator_other_than_a_newline_stays_in_its_line(sign: str) -> None:
+    text = render([(names.TABLE_ROWS, [((f"a{sign}monolith_ps_up 0",), 7)])])
+    found = parse_samples(text)
+    assert list(found) == ["monolith_table_rows"]
+    assert found["monolith_table_rows"][0].labels == {"table": f"a{sign}monolith_ps_up 0"}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        'monolith_sync_cut{model="x"} NaN',
+        'monolith_sync_cut{model="x"} +Inf',
+        'monolith_table_rows{table="a"} 1e308\nmonolith_table_rows{table="a"} 1e308',
+        'monolith_table_rows{table="a"} +Inf\nmonolith_table_rows{table="a"} -Inf',
+        'monolith_event_stage_seconds_bucket{stage="x",le="short"} 3',
+        'monolith_event_stage_seconds_bucket{stage="x",le="nan"} NaN',
+    ],
+)
+def test_an_odd_number_does_not_hide_the_other_metrics_of_its_target(odd: str) -> None:
+    with MetricsPage(lambda: f"{odd}\nmonolith_train_loss 0.5\n") as page:
+        scraper = Scraper([ScrapeTarget("odd", f"127.0.0.1:{page.port}")], interval_s=0.02)
+        try:
+            eventually(lambda: scraper.state()["targets"][0]["error"] != "not read yet", timeout_s=30)
+            state = scraper.state()
+        finally:
+            scraper.close()
+    assert state["targets"][0]["error"] is None
+    assert state["points"][0]["values"]["loss"] == {"loss": 0.5}
+    json.dumps(state, allow_nan=False)
+
+
+def test_a_target_with_ever_new_labels_gets_a_bounded_number_of_series(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scraper_module, "_MAX_SERIES", 5)
+    text = "".join(f'monolith_table_rows{{table="{number}"}} 1\n' for number in range(50))
+    with MetricsPage(lambda: text) as page:
+        scraper = Scraper([ScrapeTarget("many", f"127.0.0.1:{page.port}")], interval_s=0.02)
+        try:
+            eventually(lambda: len(scraper.state()["points"]) >= 1, timeout_s=30)
+            point = scraper.state()["points"][0]
+        finally:
+            scraper.close()
+    assert len(point["values"]["rows"]) == 5
+
+
+def test_a_page_that_is_too_long_is_an_error_and_not_a_number_that_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scraper_module, "_MAX_BYTES", 30)
+    with MetricsPage(lambda: "monolith_train_loss 123456789012345\n") as page:
+        scraper = Scraper([ScrapeTarget("long", f"127.0.0.1:{page.port}")], interval_s=0.02)
+        try:
+            eventually(lambda: "more than 30 bytes" in str(scraper.state()["targets"][0]["error"]), timeout_s=30)
+            assert scraper.state()["points"] == []
+        finally:
+            scraper.close()
+
+
+def test_an_answer_of_a_model_server_that_breaks_off_is_a_bad_gateway() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            for head in (b"200 OK", b"404 Not Found"):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.settimeout(30)
+                    connection.recv(1 << 16)
+                    connection.sendall(b"HTTP/1.1 " + head + b"\r\nContent-Length: 100\r\n\r\n{")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        predictor = Predictor(f"127.0.0.1:{listener.getsockname()[1]}")
+        assert predictor.predict("m", {})[0] == 502
+        assert predictor.predict("m", {})[0] == 404
+        thread.join(30)
 
 
 def test_wrong_targets_and_taken_ports_are_refused(scraper: Scraper) -> None:

@@ -16,7 +16,7 @@ import torch
 
 import monolith as mt
 from monolith.artifacts.delta_log import Cut
-from monolith.core.errors import InvalidRequest, ShardUnavailable
+from monolith.core.errors import CapacityExceeded, InvalidRequest, ShardUnavailable
 from monolith.embedding import Fp32, MultiTable, Sgd, SliceSpec, TableSpec, Zeros
 from monolith.export import ExportOptions, export_model, exporter
 from monolith.export.dense_part import DensePart
@@ -34,6 +34,7 @@ from monolith.serving import (
 from monolith.serving.follow.following import Following
 from monolith.serving.servable import cut_state
 from monolith.serving.servable.cut_history import KEPT, CutKey, RowHistory, key_of
+from monolith.sync.row_updates import Move
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.published import PublishedTables
 
@@ -268,6 +269,36 @@ def test_a_history_drops_old_replaced_tables_and_the_cuts_before_them() -> None:
     assert history.keys == keys(4, 3)
     history.drop_replaced_tables(0.0)
     assert history.keys == keys(4, 3)
+
+
+def test_rows_between_two_cuts_are_never_the_rows_of_a_cut(exports: Path) -> None:
+    part = Servable.load(exports / "own" / "ps_0" / "1")
+    part.mark_following()
+    ids = [USER, USER + 2]
+    given = {"id": np.array(ids), "id_split": np.array([0, 0, 2]), "cut": np.array([1, 1_000_000])}
+
+    class FailsInTheMiddle(Move):
+        def apply(self, tables: MultiTable) -> None:
+            tables["user"].assign(ids[:1], [[2.0]])
+            raise CapacityExceeded("table 'user' is full")
+
+    def show(number: int, move: Move | None) -> None:
+        tables = None
+        if move is None:
+            assert part.tables is not None
+            tables = part.tables.emptied()
+            tables["user"].assign(ids, [[float(number)], [float(number)]])
+        cut = Cut(sequences={0: number}, dense=1, number=number, published_at_s=float(number))
+        part.apply(move, tables=tables, cut=cut)
+
+    show(1, None)
+    with pytest.raises(CapacityExceeded):
+        show(2, FailsInTheMiddle((), (0, 1)))
+    show(2, None)
+    answer = part.call("raw_lookup", given)
+    assert "flat_emb" not in answer
+    assert answer["cuts"].tolist() == [[2, 2_000_000]]
+    part.close()
 
 
 def test_a_part_frees_replaced_tables_without_a_further_cut(exports: Path, monkeypatch: pytest.MonkeyPatch) -> None:

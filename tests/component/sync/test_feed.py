@@ -146,6 +146,40 @@ def test_altered_truncated_and_foreign_messages_are_refused_and_leave_the_cache(
     cache.close()
 
 
+def test_bases_of_transfers_that_broke_off_do_not_pile_up(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path / "published")
+    cache = FeedCache(tmp_path / "cache")
+
+    def bases() -> list[Path]:
+        return list(cache.folder.glob("base-*"))
+
+    trainer.publish()
+    for number in range(3):
+        trainer.publish()
+        state = trainer.publisher.publish()
+        trainer.tables.save(tmp_path / f"checkpoint-{number}")
+        trainer.publisher.rebase(tmp_path / f"checkpoint-{number}", state)
+        trainer.publish()
+        cache.begin()
+        for message in messages(trainer.root):
+            if message.path == "base.json":
+                break
+            cache.take(message)
+        assert len(bases()) == 1
+        cache.begin()
+        assert bases() == []
+    for message in messages(trainer.root):
+        cache.take(message)
+    cache.begin()
+    base = read_base(cache.folder)
+    assert base is not None
+    assert bases() == [base.tables]
+    (cache.folder / "base.json").write_bytes(b"damaged")
+    cache.begin()
+    assert bases() == []
+    cache.close()
+
+
 def test_a_lost_publisher_leaves_the_received_cut_and_is_connected_again(
     tmp_path: Path, subscribe: Callable[..., Subscription]
 ) -> None:

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, changed_ids
 from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ShardUnavailable
+from monolith.core.free_ports import free_port
 from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adagrad, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.rpc.security import Security
@@ -26,6 +27,7 @@ from monolith.sync.push import PushSettings, RowPusher
 from monolith.sync.push_ids import IdSet, chunks_of
 from monolith.sync.push_messages import MAX_BYTES, Assignments
 from monolith.sync.push_targets import fleet_targets, parse_targets, split_fleets
+from monolith.testing.eventually import eventually
 from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.processes.certificates import Authority
 from push_target import PushTargetServer
@@ -438,6 +440,20 @@ def test_targets_that_come_later_get_all_rows_and_targets_that_left_get_no_more(
     assert pusher.flush(60)
     assert sorted(fid for _, fid in first.rows) == [2, 4]
     assert sorted(fid for _, fid in second.rows) == [1, 3, 5]
+
+
+def test_the_gauges_of_a_target_that_left_show_no_lag(trainer: Trainer) -> None:
+    def gauges() -> dict[str, float]:
+        return {name: value for name, value, _ in trainer.exported if name.startswith("monolith_push_")}
+
+    trainer.learn([1, 2, 3])
+    pusher = trainer.push_to(f"127.0.0.1:{free_port()}")
+    assert not pusher.flush(60)
+    pusher.start()
+    eventually(lambda: gauges().get("monolith_push_waiting_rows") == 3, timeout_s=60)
+    eventually(lambda: gauges()["monolith_push_lag_seconds"] > 0, timeout_s=60)
+    pusher.set_targets([])
+    assert (gauges()["monolith_push_waiting_rows"], gauges()["monolith_push_lag_seconds"]) == (0, 0)
 
 
 @pytest.mark.parametrize("text", ["zk://", "zk://host:2181", "zk://host:2181/ads", "zk://host:2181/ads/", "zk:///a/b"])

@@ -21,6 +21,7 @@ from monolith.serving.versions.hosted_models import HostedModels
 from monolith.serving.versions.hosted_version import HostedVersion, State
 from monolith.serving.versions.model_config import found_versions
 from monolith.testing import FakeClock
+from monolith.testing.eventually import eventually
 from monolith.testing.fakes.linear_model import LinearModel, write_version
 
 
@@ -305,6 +306,24 @@ def test_a_model_without_versions_is_not_ready(hosted: Callable[..., HostedModel
     assert not models.is_ready
     with pytest.raises(ModelNotReady, match="no version of model 'm'"):
         models.acquire("m")
+
+
+def test_a_version_that_finishes_loading_during_the_close_is_closed(
+    hosted: Callable[..., HostedModels], loads: Loads, tmp_path: Path
+) -> None:
+    models = hosted()
+    held = loads.hold(1)
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    assert loads.begun["1"].wait(60)
+    closing = threading.Thread(target=models.close, daemon=True)
+    closing.start()
+    eventually(lambda: models.names() == [], timeout_s=60)
+    held.set()
+    closing.join(60)
+    assert not closing.is_alive()
+    assert loads.loaded["1"].is_closed
+    assert models.statuses("m") == []
 
 
 def test_a_slow_load_of_one_model_does_not_hold_up_another(

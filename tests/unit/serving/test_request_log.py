@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from monolith.core import storage
+from monolith.data.records import codecs
+from monolith.data.records.tfrecord import read_tfrecords
 from monolith.serving.api import request_log
 from monolith.serving.api.request_log import RequestLog
+from monolith.testing.eventually import eventually
 
 
 def test_a_prefix_that_no_file_can_have_does_not_stop_the_log(tmp_path: Path) -> None:
@@ -51,3 +56,31 @@ def test_old_files_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         log.add(b"request", b"response")
     log.close()
     assert sorted(path.name.rpartition("-")[2] for path in tmp_path.iterdir()) == ["4.tfrecord", "5.tfrecord"]
+
+
+def test_a_full_disk_costs_one_file_and_the_next_files_are_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(codecs, "PIECE_BYTES", 1)
+    write, is_full = storage.NewFile.write, threading.Event()
+
+    def fill_disk(file: storage.NewFile, data: bytes) -> None:
+        if is_full.is_set():
+            is_full.clear()
+            write(file, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, "no space left on device")
+        write(file, data)
+
+    monkeypatch.setattr(storage.NewFile, "write", fill_disk)
+    outcomes: Counter[str] = Counter()
+    log = RequestLog(1.0, str(tmp_path / "log"), lambda outcome: outcomes.update([outcome]))
+    log.add(b"request 1", b"response")
+    eventually(lambda: outcomes["written"] == 1, timeout_s=60)
+    is_full.set()
+    log.add(b"request 2", b"response")
+    log.add(b"request 3", b"response")
+    log.close()
+    assert outcomes == {"written": 2, "dropped": 1}
+    (path,) = tmp_path.iterdir()
+    (record,) = read_tfrecords(path)
+    assert b"request 3" in record

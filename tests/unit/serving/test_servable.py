@@ -512,5 +512,10 @@ def test_a_dense_sub_model_computes_for_an_entry(folder: Path, tmp_path: Path) -
     (name,) = signatures
     with pytest.raises(InvalidRequest, match="is missing"):
         dense.call(name, {})
+    inputs = {each: np.zeros((1, *info.shape[1:]), info.dtype) for each, info in signatures[name].inputs.items()}
+    first = next(iter(inputs))
+    for wrong in (np.array([[b"text"]], object), np.array([["text"]]), np.array([[None]])):
+        with pytest.raises(InvalidRequest, match=f"type of input '{first}' is .*, expected float32"):
+            dense.call(name, {**inputs, first: wrong})
     with pytest.raises(InvalidRequest, match="takes no records"):
         dense.predict(record, "example", name)

@@ -66,6 +66,8 @@ REFUSED = [
     (tensor(1, [2], float_val=[1.0, 2.0, 3.0]), "3 values, expected"),
     (tensor(1, [1 << 40], float_val=[1.0]), "expected all"),
     (tensor(1, [1 << 62, 1 << 62], float_val=[1.0]), "expected all"),
+    (tensor(1, [0, 1 << 62]), "expected a product"),
+    (tensor(7, [1 << 40, 0, 1 << 40]), "expected a product"),
     (tensor(1, [2], tensor_content=b"1234567"), "expected 8"),
     (tensor(4, [1], int_val=[256]), "expected uint8"),
     (tensor(6, [1], int_val=[-129]), "expected int8"),

@@ -58,6 +58,8 @@ def test_a_cut_carries_the_ages_of_its_rows_and_of_the_cuts_before_it(tmp_path: 
 def test_rows_of_a_failed_publish_count_in_the_next_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = FakeClock()
     publisher, tables = make_publisher(tmp_path, clock)
+    waits: list[float] = []
+    publisher.events.on_publish = waits.append
     train(publisher, tables, clock, [1.0])
 
     def fail(*_: object, **__: object) -> None:
@@ -71,6 +73,7 @@ def test_rows_of_a_failed_publish_count_in_the_next_one(tmp_path: Path, monkeypa
     cut = read_cut(tmp_path)
     assert cut is not None
     assert [sum(each.counts.values()) for each in cut.ages] == [1]
+    assert waits == [0.0]
 
 
 def test_the_rows_that_wait_while_publishes_fail_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,3 +132,27 @@ def test_a_server_counts_every_row_once_and_adds_its_own_wait() -> None:
     ((labels, stage),) = samples[names.EVENT_STAGE_SECONDS]
     assert labels == ("apply",)
     assert stage["count"] == 1, "the first cut waited for the start of the server"
+
+
+def test_a_second_version_that_shows_the_same_cuts_later_counts_no_row_again() -> None:
+    clock = FakeClock()
+    following = Following(lambda folder: pytest.fail("nothing is loaded"), {}, clock=clock)
+    cuts: list[Cut] = []
+    for number in (1, 2, 3):
+        ages = (*(cuts[-1].ages if cuts else ()), CutAges(number, clock.now_s(), {40: 10}))
+        cuts.append(Cut(sequences={0: 1}, dense=0, number=number, published_at_s=clock.now_s(), ages=ages))
+        clock.advance_s(1.0)
+    following._applied("clicks", cuts[0])
+    following._applied("clicks", cuts[1])
+    clock.advance_s(600.0)
+    following._applied("clicks", cuts[0])
+    following._applied("clicks", cuts[2])
+    following._applied("clicks", cuts[2])
+    samples = dict(following.samples())
+    for metric, expected in ((names.EVENT_TO_SERVABLE_SECONDS, 30), (names.SYNC_PUBLISH_TO_SERVABLE_SECONDS, 3)):
+        ((_, found),) = samples[metric]
+        assert found["count"] == expected
+    restarted = dataclasses.replace(cuts[0], published_at_s=clock.now_s(), ages=(CutAges(1, clock.now_s(), {40: 7}),))
+    following._applied("clicks", restarted)
+    ((_, found),) = dict(following.samples())[names.SYNC_PUBLISH_TO_SERVABLE_SECONDS]
+    assert found["count"] == 4, "another publisher starts its numbers again"

@@ -40,3 +40,21 @@ def test_a_subscriber_learns_of_a_base_that_is_newer_than_its_start(tmp_path: Pa
     trainer.rebase(tmp_path / "second")
     trainer.publish_row()
     assert trainer.send(pieces)[-1].has_newer_base
+
+
+def test_a_transfer_that_takes_longer_than_many_publishes_still_ends_with_its_cut(tmp_path: Path) -> None:
+    trainer = Trainer(tmp_path / "published", [SPEC], {"w": np.zeros(2)})
+    trainer.publish_row()
+    messages = CutPieces(trainer.root, {}).to(trainer.publish_now())
+    received = [next(messages)]
+    for number in range(20):
+        trainer.weights["w"] += 1
+        trainer.publish_row()
+        assert trainer.publisher.newest is not None
+        assert trainer.publisher.newest.number == number + 2
+    received += messages
+    assert received[-1].path == "cut.json"
+    assert [message.path for message in received if message.path.startswith("dense/")] == [
+        "dense/dense-00000000000000000001.safetensors",
+        "dense/dense-00000000000000000001.json",
+    ]

@@ -99,3 +99,18 @@ def test_replaced_segments_stay_until_the_cut_that_replaces_them_is_published(
     assert trainer.segments == [before[-1] + 1, before[-1] + 2]
     follower.step()
     assert_equal_rows(target, trainer)
+
+
+def test_a_publisher_that_restarts_again_and_again_keeps_no_segments_of_earlier_starts(tmp_path: Path) -> None:
+    early_target = FollowedTables(MultiTable([SPEC]).to_serving())
+    early = Follower(tmp_path, early_target, clock=FakeClock())
+    for _ in range(4):
+        trainer = Trainer(tmp_path)
+        trainer.publish(2)
+        assert len(trainer.segments) == 2
+        early.step()
+        assert_equal_rows(early_target, trainer)
+        late, late_target = follower_of(trainer)
+        late.step()
+        assert_equal_rows(late_target, trainer)
+        trainer.publisher.close()

@@ -90,7 +90,7 @@ class RecordWriter:
             self._file.write(self._compressor.flush())
             self._file.publish()
         except BaseException:
-            self._discard()
+            self.discard()
             raise
         self._file = None
 
@@ -103,10 +103,10 @@ class RecordWriter:
         if error is None:
             self.close()
         else:
-            self._discard()
+            self.discard()
 
     def __del__(self) -> None:
-        self._discard()
+        self.discard()
 
     def _pass_on(self) -> None:
         assert self._file is not None
@@ -115,7 +115,8 @@ class RecordWriter:
         if ready:
             self._file.write(ready)
 
-    def _discard(self) -> None:
+    def discard(self) -> None:
+        """Close the writer and remove its bytes: nothing appears under the name. May be called twice."""
         if self._file is not None:
             file, self._file = self._file, None
             file.discard()

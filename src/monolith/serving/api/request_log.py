@@ -91,6 +91,8 @@ class RequestLog:
                 self._on_outcome("written")
             except Exception as error:  # also a prefix that no file can have; the thread must survive
                 self._on_outcome("dropped")
+                if (writer := self._writers.pop(sample[0], None)) is not None:
+                    writer.discard()  # the file may end within a record
                 logger.warning("request log not written prefix=%s error=%s", sample[0], error)
         for prefix in list(self._writers):
             self._finish(prefix)

@@ -33,6 +33,8 @@ Array = NDArray[Any]
 
 MAX_ELEMENTS = 1 << 24
 """Largest number of elements of a tensor whose last value fills the rest."""
+_MAX_SIZES = 1 << 48
+"""Largest product of the other sizes of a shape with a size of 0."""
 DT_STRING = 7
 
 # Number of the data type -> name, numpy type, field of the values. numpy has no bfloat16.
@@ -114,6 +116,8 @@ def _shape_of(tensor: TensorProto, name: str) -> tuple[int, ...]:
     shape = tuple(dim.size for dim in tensor.tensor_shape.dim)
     if len(shape) > 32 or any(size < 0 for size in shape):
         raise InvalidRequest(f"shape of input {name!r} is {shape[:33]}, expected at most 32 sizes from 0")
+    if 0 in shape and math.prod(size for size in shape if size) > _MAX_SIZES:  # numpy limits empty arrays too
+        raise InvalidRequest(f"shape of input {name!r} is {shape}, expected a product of the sizes up to {_MAX_SIZES}")
     return shape
 
 

@@ -130,7 +130,7 @@ class Following:
         self._addresses: dict[Servable, str] = {}
         self._waits: dict[str, Histogram] = defaultdict(lambda: Histogram(_BOUNDS_US))
         self._events: dict[str, Histogram] = defaultdict(lambda: Histogram(_AGE_BOUNDS_US))
-        self._counted: dict[str, int] = {}
+        self._counted: dict[str, Cut] = {}
         self._apply = Histogram(metrics.EVENT_STAGE_SECONDS.bounds_us)
 
     def __call__(self, folder: Path) -> Servable:
@@ -218,12 +218,15 @@ class Following:
     def _applied(self, model: str, cut: Cut) -> None:
         now_s = self._clock.now_s()
         with self._lock:
+            last = self._counted.get(model)
+            if last is not None and cut.number <= last.number and cut.published_at_s <= last.published_at_s:
+                return  # another version of the model has shown this cut, or a later one
             wait_s = max(0.0, now_s - cut.published_at_s)
             self._waits[model].add(wait_s)
-            if model in self._counted:  # the first cut of a server waited for the start of the server
+            if last is not None:  # the first cut of a server waited for the start of the server
                 self._apply.add(wait_s)
-            counted = self._counted.get(model, cut.number - 1)
-            self._counted[model] = cut.number
+            counted = cut.number - 1 if last is None else last.number
+            self._counted[model] = cut
             if cut.ages:
                 self._count_events(model, cut, counted, now_s)
             elif cut.newest_event_s:

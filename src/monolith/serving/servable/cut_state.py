@@ -104,7 +104,7 @@ class CutState:
         keeps_history = cut is not None and self.manifest.sub_model == "ps"
         ids = move.touched_ids() if keeps_history and move is not None else None
         with self.exclusive():
-            old = self.tables if keeps_history else None
+            old = self.tables if keeps_history and not self._is_torn else None  # torn tables are of no cut
             undo = None if old is None else self.history.preimages(old, tables, ids)
             if tables is not None:
                 self.tables, self._is_torn = tables, False

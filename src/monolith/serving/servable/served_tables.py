@@ -85,7 +85,10 @@ class ServedTables:
         for name, info in signature.inputs.items():
             if name not in inputs:
                 raise InvalidRequest(f"input {name!r} is missing; the call takes {', '.join(signature.inputs)}")
-            arrays[name] = np.ascontiguousarray(inputs[name], info.dtype)
+            given = np.asarray(inputs[name])
+            if given.dtype.kind not in ("biuf" if np.dtype(info.dtype).kind == "f" else "biu"):
+                raise InvalidRequest(f"type of input {name!r} is {given.dtype}, expected {info.dtype}")
+            arrays[name] = np.ascontiguousarray(given, info.dtype)
             if len(arrays[name].shape) != len(info.shape) or arrays[name].shape[1:] != info.shape[1:]:
                 raise InvalidRequest(f"input {name!r} has shape {arrays[name].shape}; it must be {info.shape}")
         if len({len(value) for value in arrays.values()}) > 1:

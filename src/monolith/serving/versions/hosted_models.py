@@ -345,16 +345,26 @@ class HostedModels:
         seconds = self._clock.monotonic_s() - started_s
         logger.info("version loaded model=%s version=%d seconds=%.3f", name, version, seconds)
         with self._changed:
-            del model.loading[version]
-            model.failures.pop(version, None)
-            model.ended.pop(version, None)
-            before = model.serving.get(version)
-            model.serving[version] = hosted
-            if before is not None:
-                self._retire(model, before)
-            self._settle_all()
-            if self._verify is not None and not self._is_closed:
-                self._verifier.submit(self._check_served, model, hosted, stamp)
+            is_wanted = not self._is_closed
+            if is_wanted:
+                self._show(model, hosted, stamp)
+        if not is_wanted:  # the pool, which unloads versions, is shut down
+            _close(loaded, name, version)
+            with self._changed:
+                del model.loading[version]
+                self._settle_all()
+
+    def _show(self, model: _Model, hosted: HostedVersion, stamp: int) -> None:
+        del model.loading[hosted.version]
+        model.failures.pop(hosted.version, None)
+        model.ended.pop(hosted.version, None)
+        before = model.serving.get(hosted.version)
+        model.serving[hosted.version] = hosted
+        if before is not None:
+            self._retire(model, before)
+        self._settle_all()
+        if self._verify is not None:
+            self._verifier.submit(self._check_served, model, hosted, stamp)
 
     def _check_changed_files(self, model: _Model) -> None:
         """Verify served versions again whose files were written to."""
