@@ -29,6 +29,25 @@ void raise_to(std::atomic<std::uint64_t>& word, std::uint64_t value) noexcept {
   }
 }
 
+// Calls `see` with the header of each batch in a segment; steps over damage.
+template <typename See>
+void walk_batches(Bytes segment, std::uint64_t base, const See& see) {
+  std::uint64_t at = kSegmentHeaderBytes;
+  std::uint64_t offset = base;
+  while (at < segment.size()) {
+    auto header = decode_batch_header(segment.subspan(at));
+    if (!header || header->base != offset) {
+      const auto found = resync(segment, at, offset, 0);
+      if (!found) return;
+      header = found->header;
+      at = found->position;
+    }
+    see(*header);
+    offset = header->end();
+    at += header->bytes();
+  }
+}
+
 std::string text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
@@ -363,15 +382,12 @@ void Partition::save_hints_locked(std::uint64_t base) {
   if (owners_.empty()) return;
   const MappedFile file(path_of(base), head()->written_bytes);
   bool has_changed = false;
-  std::uint64_t at = kSegmentHeaderBytes;
-  while (const auto header = at < file.bytes().size() ? decode_batch_header(file.bytes().subspan(at)) : std::nullopt) {
-    if (header->producer != 0) {
-      auto& sequence = owners_[header->producer].sequence;
-      has_changed = has_changed || header->sequence > sequence;
-      sequence = std::max(sequence, header->sequence);
-    }
-    at += header->bytes();
-  }
+  walk_batches(file.bytes(), base, [&](const BatchHeader& header) {
+    if (header.producer == 0) return;
+    auto& sequence = owners_[header.producer].sequence;
+    has_changed = has_changed || header.sequence > sequence;
+    sequence = std::max(sequence, header.sequence);
+  });
   if (has_changed) save_owners_locked();
 }
 
@@ -383,21 +399,9 @@ std::uint64_t Partition::last_sequence(std::uint64_t producer) {
   load_owners_locked();
   std::uint64_t sequence = owners_.contains(producer) ? owners_[producer].sequence : 0;
   const MappedFile file(path_of(head()->active_base), head()->written_bytes);
-  const Bytes bytes = file.bytes();
-  std::uint64_t at = kSegmentHeaderBytes;
-  std::uint64_t offset = head()->active_base;
-  while (at < bytes.size()) {
-    auto header = decode_batch_header(bytes.subspan(at));
-    if (!header || header->base != offset) {
-      const auto found = resync(bytes, at, offset, 0);
-      if (!found) break;
-      header = found->header;
-      at = found->position;
-    }
-    if (header->producer == producer) sequence = std::max(sequence, header->sequence);
-    offset = header->end();
-    at += header->bytes();
-  }
+  walk_batches(file.bytes(), head()->active_base, [&](const BatchHeader& header) {
+    if (header.producer == producer) sequence = std::max(sequence, header.sequence);
+  });
   return sequence;
 }
 

@@ -182,6 +182,7 @@ bool PartitionReader::open_segment() {
   file_ = std::move(file);
   base_ = base;
   position_ = kSegmentHeaderBytes;
+  position_offset_ = base;
   if (next_ == base) return true;
   const auto entries =
       decode_index(base, read_small(partition_->path_of(base, ".idx"))).value_or(std::vector<IndexEntry>());
@@ -192,6 +193,7 @@ bool PartitionReader::open_segment() {
     const auto header = decode_batch_header(bytes);
     if (!header || header->base != entries[i].offset) continue;
     position_ = entries[i].position;
+    position_offset_ = entries[i].offset;
     break;
   }
   return true;
@@ -226,6 +228,7 @@ bool PartitionReader::take_batches(Chunk& chunk, std::size_t most_records, std::
       }
       if (header->end() <= offset) {  // before the wanted offset: an index entry lies further back
         at += header->bytes();
+        position_offset_ = header->end();
         continue;
       }
       if (got - at < header->bytes()) {
@@ -255,8 +258,10 @@ bool PartitionReader::take_batches(Chunk& chunk, std::size_t most_records, std::
       }
       chunk.epoch = header->epoch;
       offset = each;
+      position_offset_ = header->base;
       if (offset < header->end()) break;  // the batch is needed again
       at += header->bytes();
+      position_offset_ = header->end();
     }
     position_ += at;
     if (!chunk.times_ms.empty()) {
@@ -292,9 +297,12 @@ void PartitionReader::skip_damage(const char* reason) {
   const std::uint64_t end = partition_->visible_end();
   const std::uint64_t position = position_;
   const MappedFile file(partition_->path_of(base_));
-  if (const auto found = resync(file.bytes(), position, next_, 0); found && found->header.base < end) {
-    jump_over(found->header.base, position, reason);
+  // The walk may have begun before the wanted offset: damage there hides no record that is wanted.
+  const std::uint64_t damaged = std::min(position_offset_, next_);
+  if (const auto found = resync(file.bytes(), position, damaged, 0); found && found->header.base < end) {
+    if (found->header.base > next_) jump_over(found->header.base, position, reason);
     position_ = found->position;
+    position_offset_ = found->header.base;
     return;
   }
   const std::vector<std::uint64_t> bases = partition_->segments();

@@ -103,6 +103,9 @@ void Partition::recover_locked() {
     scan.append_ms = before.append_ms;
     epoch = std::max(epoch, before.epoch);
   }
+  // Another boot, or HEAD is lost: whole batches may be gone that readers have seen. Their offsets get another epoch.
+  const bool is_same_boot = std::memcmp(head()->magic, "MLOGHEAD", 8) == 0 && head()->boot == boot_;
+  if (!is_same_boot && saved_epoch > 0) ++epoch;
   if (read_epoch(settings_.folder + "/EPOCH") != epoch) write_epoch(epoch);
   const Descriptor file = open_file(path_of(bases.back()), O_RDWR);
   if (::fdatasync(file.fd()) != 0) fail_sync(path_of(bases.back()), errno);
@@ -225,19 +228,23 @@ std::vector<Verified> Partition::verify() const {
   std::vector<Verified> all;
   for (const std::uint64_t base : segments()) {
     if (base > active) break;
-    const MappedFile file(path_of(base), base == active ? written : ~std::uint64_t{0});
-    const auto header = decode_segment_header(file.bytes());
-    const Scan scan = scan_segment(file.bytes(), base, 0);
-    all.push_back({.base = base,
-                   .end = scan.end_offset,
-                   .bytes = file.bytes().size(),
-                   .batches = scan.batches,
-                   .records = scan.records,
-                   .largest_ms = scan.largest_ms,
-                   .append_ms = scan.append_ms,
-                   .has_header = header && header_fits(settings_, *header, base),
-                   .is_torn = scan.is_torn,
-                   .bad = scan.bad});
+    try {
+      const MappedFile file(path_of(base), base == active ? written : ~std::uint64_t{0});
+      const auto header = decode_segment_header(file.bytes());
+      const Scan scan = scan_segment(file.bytes(), base, 0);
+      all.push_back({.base = base,
+                     .end = scan.end_offset,
+                     .bytes = file.bytes().size(),
+                     .batches = scan.batches,
+                     .records = scan.records,
+                     .largest_ms = scan.largest_ms,
+                     .append_ms = scan.append_ms,
+                     .has_header = header && header_fits(settings_, *header, base),
+                     .is_torn = scan.is_torn,
+                     .bad = scan.bad});
+    } catch (const engine::IoError& error) {
+      if (error.code() != ENOENT) throw;  // retention has removed the segment meanwhile
+    }
   }
   return all;
 }

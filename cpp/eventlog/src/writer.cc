@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "clock.h"
@@ -117,11 +118,23 @@ void TopicWriter::settle(Lane& lane) {
 }
 
 void TopicWriter::flush() {
+  // Every lane, also after one that fails: the records of the others need not wait for it.
+  std::exception_ptr failure;
+  const auto attempt = [&](const auto& step) {
+    try {
+      step();
+    } catch (...) {
+      if (!failure) failure = std::current_exception();
+    }
+  };
   for (const auto& lane : lanes_) {
-    const std::lock_guard held(lane->mutex);
-    append_waiting(*lane);
+    attempt([&] {
+      const std::lock_guard held(lane->mutex);
+      append_waiting(*lane);
+    });
   }
-  for (const auto& lane : lanes_) settle(*lane);
+  for (const auto& lane : lanes_) attempt([&] { settle(*lane); });
+  if (failure) std::rethrow_exception(failure);
 }
 
 std::uint64_t TopicWriter::append(std::uint32_t partition, PendingBatch& batch) {

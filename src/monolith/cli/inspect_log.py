@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
@@ -93,7 +94,7 @@ def _partition_report(topic: Topic, number: int, verify: bool) -> Report:
         "largest_ms": max(partition.largest_ms, 0),
         "append_ms": partition.append_ms,
         "segments": len(partition.segments()),
-        "bytes": sum(path.stat().st_size for path in folder.glob("seg-*.log")),
+        "bytes": sum(map(_size_of, folder.glob("seg-*.log"))),
         "has_failed": partition.has_failed,
     }
     if verify:
@@ -101,10 +102,18 @@ def _partition_report(topic: Topic, number: int, verify: bool) -> Report:
     return report
 
 
+def _size_of(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:  # retention has removed the segment meanwhile
+        return 0
+
+
 def _damage(partition: Any, first: int) -> Iterator[str]:
     expected = first
     for segment in partition.verify():
-        if segment.base != expected:
+        is_removed = expected < segment.base <= partition.first  # by retention, since the report began
+        if segment.base != expected and not is_removed:
             yield f"offsets {expected} to {segment.base - 1} are missing before segment {segment.base}"
         if not segment.has_header:
             yield f"segment {segment.base} has a damaged header"

@@ -102,6 +102,51 @@ def test_verify_names_damage_and_exits_with_an_error(url: str) -> None:
     assert len(rows(run("log", "cat", url, "--json", "--skip-corrupt"))) == 5
 
 
+def roll_segments(folder: Path, count: int) -> Topic:
+    topic = Topic.create(folder, "rolled")
+    partition = topic.open_partition(0)
+    for number in range(count):
+        partition.append([b"value"], [b""], [T0 + number])
+        if number + 1 < count:
+            partition.roll()
+    return topic
+
+
+def test_a_segment_that_is_removed_meanwhile_counts_no_bytes(tmp_path: Path) -> None:
+    topic = roll_segments(tmp_path, 3)
+    topic.open_partition(0).trim(1)
+    kept = sum(path.stat().st_size for path in topic.partition_folder(0).glob("seg-*.log"))
+    (topic.partition_folder(0) / f"seg-{0:020d}.log").symlink_to("gone")  # listed, and gone at the next look
+    assert json.loads(run("log", "stats", topic.url, "--json"))["bytes"] == kept
+    assert "every checksum holds" in run("log", "verify", topic.url)
+
+
+class TrimmedMeanwhile:
+    """A partition whose first two segments are removed after the report has read its first offset."""
+
+    def __init__(self, partition: Any) -> None:
+        self._partition = partition
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._partition, name)
+
+    def verify(self) -> Any:
+        assert self._partition.trim(2) == 2
+        return self._partition.verify()
+
+
+def test_verify_tells_removed_segments_from_missing_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = roll_segments(tmp_path, 5)
+    with monkeypatch.context() as patch:
+        open_partition = Topic.open_partition
+        patch.setattr(Topic, "open_partition", lambda *arguments: TrimmedMeanwhile(open_partition(*arguments)))
+        assert "every checksum holds" in run("log", "verify", topic.url)
+    (topic.partition_folder(0) / f"seg-{3:020d}.log").unlink()
+    error, output = fails("log", "verify", topic.url)
+    assert isinstance(error, RecordCorrupt)
+    assert "offsets 3 to 3 are missing before segment 4" in output
+
+
 def test_repair_rebuilds_a_damaged_header(url: str) -> None:
     assert "nothing to repair" in run("log", "repair", url)
     folder = next(Path(url.removeprefix("log://")).glob("part-*"))

@@ -75,8 +75,9 @@ class PartitionReader {
   std::shared_ptr<Partition> partition_;
   ReaderOptions options_;
   Descriptor file_;
-  std::uint64_t base_ = 0;      // of the open segment
-  std::uint64_t position_ = 0;  // of the batch that holds `next_`, or of one before it
+  std::uint64_t base_ = 0;             // of the open segment
+  std::uint64_t position_ = 0;         // of the batch that holds `next_`, or of one before it
+  std::uint64_t position_offset_ = 0;  // the offset of the batch at `position_`
   std::uint64_t next_ = 0;
   std::uint32_t epoch_ = 0;
   std::uint64_t head_epoch_ = 0;

@@ -37,7 +37,8 @@ class TopicWriter {
   // Takes one record. Without a partition, the key chooses it; records without a key go to each partition in turn.
   // Throws engine::ConfigError (a limit), DataError (the buffer is full, or the partition has failed).
   void write(const Record& record, std::optional<std::uint32_t> partition);
-  // Appends all records that wait, and makes them durable as the topic is set. Throws AppendRefused, DataError.
+  // Appends all records that wait, and makes them durable as the topic is set. Tries every partition, then throws the
+  // first error: AppendRefused, DataError.
   void flush();
   // Appends one batch by itself and returns its base offset. Durable as the topic is set.
   std::uint64_t append(std::uint32_t partition, PendingBatch& batch);

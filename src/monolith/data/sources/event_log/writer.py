@@ -13,7 +13,7 @@ from typing import Self
 from typing_extensions import override
 
 from monolith import _native
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, DataError
 from monolith.data.sources.base import Sink
 from monolith.data.sources.event_log.topic import Topic
 from monolith.data.sources.event_log.writer_metrics import register_writer, unregister_writer
@@ -172,6 +172,8 @@ class LogWriter(Sink):
     def close(self) -> None:
         """Flush and release the files. Messages that the disk refuses are lost, and the error is raised.
 
+        With durability="interval", wait for the disk: no later interval syncs the last messages.
+
         Raises:
             AppendRefused: The disk refuses the last messages.
             DataError: A partition has failed.
@@ -179,11 +181,26 @@ class LogWriter(Sink):
         if self._is_closed:
             return
         try:
-            self._native.flush()
+            try:
+                self._native.flush()
+            finally:
+                self._sync_last_interval()
         finally:
             self._is_closed = True
             unregister_writer(self)
             self._native.stop()
+
+    def _sync_last_interval(self) -> None:
+        if self.topic.settings.durability != "interval":
+            return
+        failure: DataError | None = None
+        for partition in self.partitions:
+            try:
+                partition.sync(partition.written_end)
+            except DataError as error:
+                failure = failure or error
+        if failure is not None:
+            raise failure
 
     def __enter__(self) -> Self:
         """Return the writer; ``close`` runs at the end of the block."""

@@ -132,6 +132,16 @@ def test_the_interval_syncs_in_the_background(tmp_path: Path) -> None:
         assert writer.partitions[0].durable_end == 1
 
 
+@pytest.mark.parametrize(("durability", "synced"), [("commit", 1), ("interval", 1), ("never", 0)])
+def test_close_syncs_the_last_messages(tmp_path: Path, durability: Any, synced: int) -> None:
+    topic = make(tmp_path, partitions=2, durability=durability, sync_interval_ms=60_000)
+    with LogWriter(topic) as writer:
+        for partition in range(2):
+            writer.write(b"one", partition=partition)
+    assert [partition.written_end for partition in topic.open_partitions()] == [1, 1]
+    assert [partition.durable_end for partition in topic.open_partitions()] == [synced, synced]
+
+
 def test_empty_messages_and_large_ones_are_kept(tmp_path: Path) -> None:
     topic = make(tmp_path)
     messages = [b"", bytes(3 << 20), b"x", bytes(16 << 20), b""]
@@ -216,6 +226,24 @@ def test_a_full_disk_refuses_the_append_and_the_next_flush_repeats_it(tmp_path: 
         assert writer.waiting_bytes == 0
     assert read_all(topic) == [b"before", *[bytes(5000)] * 3]
     assert Topic.open(tmp_path, "events").open_partition(0).epoch == 1  # nothing was torn
+
+
+@pytest.mark.parametrize("durability", ["commit", "interval"])
+def test_a_partition_that_refuses_an_append_holds_up_no_other(tmp_path: Path, durability: Any) -> None:
+    topic = make(tmp_path, partitions=2, durability=durability, sync_interval_ms=60_000)
+    writer = LogWriter(topic, linger_ms=60_000)
+    writer.write(bytes(5000), partition=0)
+    writer.flush()
+    with file_limit(8192):
+        writer.write(bytes(5000), partition=0)
+        for number in range(2):
+            writer.write(b"%d" % number, partition=1)
+            with pytest.raises(AppendRefused, match=r"log events\[0\]"):
+                writer.flush()
+            assert [partition.visible_end for partition in writer.partitions] == [1, number + 1]
+        with pytest.raises(AppendRefused, match=r"log events\[0\]"):
+            writer.close()
+    assert [partition.durable_end for partition in topic.open_partitions()] == [1, 2]
 
 
 def test_a_writer_holds_a_bounded_buffer_while_the_disk_is_full(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ def values(reading: _native.EventLogReader) -> list[tuple[int, bytes]]:
     while (chunk := reading.read(100, 0)) is not None:
         found += [(chunk.begin + index, chunk.records[index]) for index in range(len(chunk))]
     return found
+
+
+def flip_in_place(path: Path, place: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def change_boot(head: Path) -> None:
+    """Write the hash of another boot to a HEAD."""
+    with head.open("r+b") as file:
+        file.seek(8)
+        file.write(b"another.")
 
 
 def flip(*places: int) -> bytes:
@@ -157,6 +173,38 @@ def test_a_reader_raises_at_damage_or_skips_it(tmp_path: Path, place: int) -> No
     assert (skipping.corrupt_batches(0), skipping.corrupt_records(0)) == (1, 1)
 
 
+@pytest.mark.parametrize("place", [4, 80])  # of the batch of offset 1: header, body
+def test_damage_before_the_wanted_offset_hides_no_record(tmp_path: Path, place: int) -> None:
+    folder = tmp_path / "part"
+    partition = open_tiny(folder, HEADER)
+    for value in (b"a", b"b", b"c", b"d"):
+        partition.append([value], [b""], [T0])  # 81 bytes; the index names the first of them only
+    flip_in_place(folder / SEGMENT, 64 + 81 + place)
+    reading = reader(partition, folder)
+    for offset, expected in ((2, [(2, b"c"), (3, b"d")]), (3, [(3, b"d")])):
+        reading.seek(0, offset)
+        assert values(reading) == expected
+    assert (reading.corrupt_batches(0), reading.corrupt_records(0)) == (0, 0)
+    with pytest.raises(DataError, match="offset 2 has epoch 1, expected 5"):  # checked behind the damage too
+        reading.seek(0, 3, 5)
+    reading.seek(0, 1)
+    with pytest.raises(RecordCorrupt, match="offsets 1 to 1 at byte 145"):
+        reading.read(10, 0)
+
+
+def test_damage_that_begins_before_the_wanted_offset_counts_from_there_on(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    partition = open_tiny(folder, HEADER)
+    for value in (b"a", b"b", b"c", b"d"):
+        partition.append([value], [b""], [T0])
+    for batch in (1, 2):
+        flip_in_place(folder / SEGMENT, 64 + 81 * batch + 4)
+    reading = reader(partition, folder, skips_corrupt=True)
+    reading.seek(0, 2)
+    assert values(reading) == [(3, b"d")]
+    assert (reading.corrupt_batches(0), reading.corrupt_records(0)) == (1, 1)
+
+
 def test_a_reader_seeks_by_offset(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     reading = reader(open_tiny(folder), folder)
@@ -201,6 +249,43 @@ def test_a_position_in_a_cut_tail_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="has epoch 2, expected 1"):  # S11
         reading.seek(0, 3, 1)
     reading.seek(0, 3, 2)
+
+
+@pytest.mark.parametrize("lose", [change_boot, Path.unlink])
+def test_a_position_in_whole_batches_that_a_power_loss_took_is_refused(
+    tmp_path: Path, lose: Callable[[Path], None]
+) -> None:
+    folder = tmp_path / "part"
+    reading = reader(open_tiny(folder), folder)
+    assert len(values(reading)) == 3
+    os.truncate(folder / SEGMENT, 151)  # the second batch was not on the disk, and left no torn bytes
+    lose(folder / "HEAD")
+    partition = _native.EventLogPartition(settings(folder))
+    assert (partition.written_end, partition.counts().torn_tails) == (1, 0)
+    assert partition.append([b"x", b"y"], [b"", b""], [T0, T0]) == 1
+    with pytest.raises(DataError, match="offset 2 has epoch 2, expected 1"):
+        reader(partition, folder).seek(0, reading.next(0), reading.epoch(0))
+
+
+@pytest.mark.parametrize("lose", [change_boot, Path.unlink])
+def test_readers_continue_after_a_boot_that_took_nothing(tmp_path: Path, lose: Callable[[Path], None]) -> None:
+    folder = tmp_path / "part"
+    follower = reader(open_tiny(folder), folder)
+    assert len(values(follower)) == 3
+    position = (follower.next(0), follower.epoch(0))
+    for boot in range(2, 4):
+        lose(folder / "HEAD")
+        partition = _native.EventLogPartition(settings(folder))
+        assert partition.epoch == boot
+        resumed = reader(partition, folder)
+        resumed.seek(0, *position)
+        offset = partition.append([b"x"], [b""], [T0])
+        assert values(resumed) == [(offset, b"x")]
+        position = (resumed.next(0), resumed.epoch(0))
+        assert position == (offset + 1, boot)
+        chunk = follower.read(10, 30_000)
+        assert chunk is not None
+        assert (chunk.begin, chunk.end) == (offset, offset + 1)
 
 
 def test_a_reader_behind_retention_raises_or_continues_at_the_first_offset(tmp_path: Path) -> None:  # S12
@@ -281,6 +366,18 @@ def test_the_last_sequence_survives_rolls_and_retention(tmp_path: Path) -> None:
     assert partition.last_sequence(8) == 0
 
 
+def test_the_last_sequence_is_found_behind_damage(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    partition = open_tiny(folder)
+    owner = partition.take_producer(9)
+    partition.append([b"v"], [b""], [T0], 9, owner, 5)
+    flip_in_place(folder / SEGMENT, 68)  # the length of the first batch
+    assert (partition.last_sequence(7), partition.last_sequence(9)) == (1, 5)
+    partition.roll()
+    partition.trim(partition.written_end)
+    assert (partition.last_sequence(7), partition.last_sequence(9)) == (1, 5)
+
+
 def test_segments_roll_by_size_and_retention_removes_the_oldest(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     partition = open_tiny(folder, TINY[:64], segment_bytes=4096, retain_bytes=3 * 4096)
@@ -332,6 +429,16 @@ def test_verify_finds_damage_in_any_segment(tmp_path: Path) -> None:
     ]
     (folder / SEGMENT).write_bytes(flip(150))
     assert partition.verify()[0].bad == [(0, 1, 64, 151)]
+
+
+def test_verify_passes_over_a_segment_that_is_removed_meanwhile(tmp_path: Path) -> None:
+    folder = tmp_path / "part"
+    partition = open_tiny(folder)
+    partition.roll()
+    partition.append([b"x"], [b""], [T0])
+    (folder / SEGMENT).unlink()
+    (folder / SEGMENT).symlink_to("gone")  # listed, and cannot be opened
+    assert [(s.base, s.end) for s in partition.verify()] == [(3, 4)]
 
 
 def test_offsets_and_append_times_never_fall(tmp_path: Path) -> None:
