@@ -190,7 +190,8 @@ void bind_jobs(nb::module_& m) {
                          .time_s = time_s,
                          .step = step,
                          .dedup = dedup,
-                         .plan = self->plan.get()};
+                         .plan = self->plan.get(),
+                         .planned_rows = self->grads.shape(0)};
             if (self->counts) self->job.counts = as_span(*self->counts);
           },
           "table"_a, "ids"_a.noconvert(), "offsets"_a.noconvert().none(), "pooling"_a, "first_n"_a,

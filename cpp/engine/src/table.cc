@@ -205,7 +205,7 @@ void Table::preserve(Part& part, std::int64_t id, std::uint32_t row, std::uint32
     if (!preimages || preimages->settled.test(row)) continue;
     // In this order, a failed allocation leaves the row to the cut.
     preimages->settled.reserve(row + 1);
-    preimages->rows.resize(preimages->entries.size() * schema_.row_bytes());  // drops what a failed call left
+    preimages->rows.resize(preimages->entries.size() * schema_.row_bytes());  // drops the bytes of a failed call
     schema_.append_packed(part.rows.view(row), preimages->rows);
     preimages->entries.push_back({id, time});
     preimages->settled.set(row);

@@ -3,6 +3,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <future>
 #include <numeric>
 #include <thread>
 #include <vector>
@@ -87,6 +91,33 @@ TEST(FullTable, ACutHoldsTheRowsThatAreEvictedWhileItIsWritten) {
   table.end_cut();
   EXPECT_EQ(rows, 5000U);
   EXPECT_EQ(sum, 15'000.0F);
+}
+
+TEST(FullTable, CallsThatNameFullTablesInDifferentOrderNeverBlockEachOther) {
+  const auto pool = std::make_shared<Pool>(2);
+  Table one(config_of(kBudget), pool);
+  Table other(config_of(kBudget), pool);
+  const auto train = [&](Table& first, Table& second, std::int64_t from) {
+    const std::vector<float> grads(500 * 8, 1.0F);
+    const std::vector<float> rates = {0.1F};
+    for (std::uint32_t step = 0; step < 300; ++step) {
+      const std::vector<std::int64_t> ids = range(500, from + std::int64_t{step} * 500);
+      std::vector<GradientJob> jobs;
+      for (Table* table : {&first, &second}) {
+        jobs.push_back(
+            {.table = table, .bags = {.ids = ids}, .grads = grads.data(), .learning_rates = rates, .time_s = 1 + step});
+      }
+      Table::apply_all(jobs, *pool);
+    }
+  };
+  const auto forth = std::async(std::launch::async, [&] { train(one, other, 0); });
+  const auto back = std::async(std::launch::async, [&] { train(other, one, std::int64_t{1} << 40); });
+  for (const auto* call : {&forth, &back}) {
+    if (call->wait_for(std::chrono::seconds(120)) == std::future_status::ready) continue;
+    std::fputs("the calls wait for each other\n", stderr);
+    std::_Exit(1);  // the threads never end
+  }
+  EXPECT_GT(one.stats().rows_evicted_full, 0U);
 }
 
 TEST(FullTable, WritersAndReadersOfAFullTableNeverSeeHalfARow) {

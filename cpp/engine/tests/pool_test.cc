@@ -2,6 +2,7 @@
 #include "engine/pool.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -11,11 +12,13 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <mutex>
 #include <set>
 #include <shared_mutex>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -245,6 +248,35 @@ TEST(Pool, AChildOfABusyProcessDoesNotInheritALock) {
   }
   is_over = true;
   busy.join();
+}
+#endif
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they reserve terabytes
+TEST(Pool, APoolThatCannotStartAllItsThreadsLeavesNone) {
+  const auto threads = [] {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  };
+  const auto count = threads();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit small{.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)) + (rlim_t{256} << 20),
+                     .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  rlimit now{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &now), 0);
+  if (now.rlim_cur != small.rlim_cur) GTEST_SKIP() << "this system does not limit memory; QEMU does not";
+  bool has_failed = false;
+  try {
+    const Pool pool(1000);
+  } catch (const std::system_error&) {
+    has_failed = true;
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_TRUE(has_failed);
+  EXPECT_EQ(threads(), count);
 }
 #endif
 

@@ -411,6 +411,18 @@ TEST(RowPlan, AnUpdateRefusesAPlanThatIsNotItsTables) {
   EXPECT_EQ(planned.table.size(), 2U);
 }
 
+TEST(RowPlan, AnUpdateRefusesGradientsOfAnEarlierLookup) {
+  Planned planned;
+  planned.look_up();
+  GradientJob job = planned.job_for(planned.table);
+  job.planned_rows = planned.plan.targets();
+  planned.ids.resize(200'000, 5);  // another thread fills the plan: there is no gradient for its last rows
+  planned.out.resize(planned.ids.size() * kDim);
+  planned.look_up();
+  EXPECT_THROW(Table::apply_all({&job, 1}, *planned.pool), ConfigError);
+  EXPECT_EQ(planned.table.size(), 0U);
+}
+
 TEST(RowPlan, APlanServesSeveralUpdatesAndOneCallAtATime) {
   Planned planned;
   planned.look_up();

@@ -347,6 +347,23 @@ TEST(Table, SmallTablesAndForcedTablesAreNotGuarded) {
   EXPECT_EQ(forced.evict(kNow + 40 * kDay), 5000U);
 }
 
+TEST(Table, SightingsOfOneIdThatExceed32BitsAdmitIt) {
+  TableConfig config = config_of(1);
+  config.admission = {"sliding_hash_filter", {{"capacity", 1000.0}, {"split_num", 7.0}}};
+  config.occurrence_threshold = 3;
+  Table table(config, std::make_shared<Pool>(1));
+  const std::vector<std::int64_t> ids = {7, 7};
+  const std::vector<std::uint32_t> counts = {0x80000000, 0x80000000};
+  const std::vector<float> grads = {1.0F, 1.0F};
+  const std::vector<float> rates = {1.0F};
+  const GradientJob job{
+      .table = &table, .bags = {.ids = ids}, .grads = grads.data(), .counts = counts, .learning_rates = rates};
+  Table::apply_all({&job, 1}, table.pool());
+  EXPECT_EQ(table.size(), 0U);  // the sightings before the call decide
+  Table::apply_all({&job, 1}, table.pool());
+  EXPECT_EQ(table.size(), 1U);
+}
+
 TEST(Table, LearningRatesMustBeFiniteAndNotNegative) {
   Table table(config_of(1), std::make_shared<Pool>(2));
   const std::vector<std::int64_t> ids = {1};

@@ -24,7 +24,10 @@ _threads: set[threading.Thread] = set()
 
 
 def remove_files(files: Sequence[Path]) -> None:
-    """Remove files, and release the space of large ones in a background thread. A missing file is skipped."""
+    """Remove files, and release the space of large ones in a background thread. A missing file is skipped.
+
+    Where the system starts no further thread, the caller releases the space.
+    """
     handles: list[int] = []
     try:
         for file in files:
@@ -34,14 +37,19 @@ def remove_files(files: Sequence[Path]) -> None:
     finally:
         if handles:
             thread = threading.Thread(target=_close_all, args=(handles,), name="file-removal", daemon=True)
-            _threads.add(thread)
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                _close_all(handles)
+            else:
+                _threads.add(thread)  # not earlier: a thread that has not started cannot be joined
 
 
 def wait_for_removals() -> None:
     """Wait until the space of all removed files is released."""
     for thread in list(_threads):
         thread.join()
+        _threads.discard(thread)
 
 
 def _open_large(file: Path) -> int | None:

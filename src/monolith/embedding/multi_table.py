@@ -421,6 +421,8 @@ class MultiTable:
         found = {name: snapshot.find_table(saved, table.spec) for name, table in self._tables.items()}
         pairs = [(self[name], entry) for name, entry in found.items() if entry is not None]
         for table, entry in pairs:
+            snapshot.check_shard(table, entry, shard)
+        for table, entry in pairs:
             snapshot.check(table, entry)
         if clear:
             for table in self._tables.values():

@@ -450,13 +450,11 @@ def restore(
 
 def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: tuple[int, int]) -> None:
     """Load one saved table. A table that holds rows is touched only after every byte was checked."""
-    index, count = shard
-    if not 0 <= index < count:
-        raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
+    check_shard(table, saved, shard)
     if len(table):
         check(table, saved)
     check_layout(table, saved)
-    _check_budget(table, saved.rows // count)
+    index, count = shard
     sources = _sources(saved, index, count)
     filter_states = [_read_filter(saved, source) for source in sources]
     if clear:
@@ -487,8 +485,15 @@ def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:
     return [shard for number, shard in enumerate(saved.shards) if (number - index) % common == 0]
 
 
-def _check_budget(table: EngineTable, rows: int) -> None:
-    """Refuse rows that could not fit even into an empty table, before any row is cleared."""
+def check_shard(table: EngineTable, saved: SavedTable, shard: tuple[int, int]) -> None:
+    """Refuse a shard that does not exist, and one whose rows could not fit even into an empty table.
+
+    A caller that clears tables calls this before.
+    """
+    index, count = shard
+    if not 0 <= index < count:
+        raise ConfigError(f"shard is {shard}; give (index, count) with index from 0 to count - 1")
+    rows = saved.rows // count
     needed = rows * (4 * table._native.row_words + 16)
     if table.spec.max_bytes is not None and needed > table.spec.max_bytes:
         raise CapacityExceeded(

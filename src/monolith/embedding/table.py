@@ -177,6 +177,13 @@ class Table:
 
     def import_entries(self, ids: Ids, times: NDArray[np.uint32], rows: NDArray[np.float32]) -> None:
         """Store whole rows of ``export_entries`` of a table with an equal spec, replacing those of equal ids."""
+        shapes = (ids.shape, times.shape, rows.shape)
+        expected = ((len(ids),), (len(ids),), (len(ids), self._native.row_words))
+        if shapes != expected:
+            raise DimensionMismatch(
+                f"table {self.spec.name!r}: ids, times and rows have the shapes {shapes}, expected {expected}; give "
+                "the entries of a table with equal slices"
+            )
         self._native.import_rows(ids, times, rows)
 
     def assign(self, ids: ArrayLike, rows: ArrayLike, time_s: int = 0) -> None:

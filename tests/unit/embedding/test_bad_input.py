@@ -243,3 +243,17 @@ def test_a_snapshot_of_another_shape_is_refused_and_the_table_stays_as_it_is(tab
     other.save(tmp_path / "other")
     with pytest.raises(MonolithError, match="user"):
         table.restore(tmp_path / "other")
+
+
+def test_entries_of_other_shapes_are_refused(table: Table) -> None:
+    ids, times, rows = next(table.export_entries())
+    plain = Table(TableSpec("plain", [SliceSpec(3, optimizer=Sgd())]))
+    plain.assign(ids, ROW)
+    for entries in [
+        next(plain.export_entries()),
+        (ids, times[:0], rows),
+        (ids, times, rows[:0]),
+        (ids[:0], times, rows),
+    ]:
+        with pytest.raises(DimensionMismatch, match=r"'user'.*shapes.*equal slices"):
+            table.import_entries(*entries)

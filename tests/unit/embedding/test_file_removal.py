@@ -80,3 +80,35 @@ def test_a_removal_that_fails_closes_the_files(tmp_path: Path, closing: threadin
         remove_files([*make_files(tmp_path, 1), tmp_path / "folder"])
     wait_for_removals()
     assert open_files(tmp_path) == []
+
+
+def test_without_further_threads_the_caller_releases_the_space_and_later_removals_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(file_removal, "LARGE_FILE_BYTES", 1)
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", refuse)
+        remove_files(make_files(tmp_path, 2))
+    assert open_files(tmp_path) == []
+    wait_for_removals()
+    remove_files(make_files(tmp_path, 1))
+    wait_for_removals()
+    assert open_files(tmp_path) == []
+
+
+def test_a_wait_never_meets_a_thread_that_has_not_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_removal, "LARGE_FILE_BYTES", 1)
+    start = threading.Thread.start
+
+    def wait_and_start(thread: threading.Thread) -> None:
+        wait_for_removals()  # of another save, at this moment
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", wait_and_start)
+    remove_files(make_files(tmp_path, 2))
+    wait_for_removals()
+    assert open_files(tmp_path) == []

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from monolith._native import set_threads, threads
-from monolith.core.errors import CapacityExceeded, ConfigError
+from monolith.core.errors import CapacityExceeded, ConfigError, MonolithError
 from monolith.embedding import Adagrad, MultiTable, SliceSpec, Table, TableSpec
 from monolith.embedding.memory_limit import FullTableLog, MemoryLimit
 from monolith.testing.fakes.clock import FakeClock
@@ -146,6 +146,18 @@ def test_a_snapshot_above_the_budget_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CapacityExceeded, match="Nothing was changed"):
         small.restore(tmp_path / "s")
     assert len(small) == 0
+
+
+@pytest.mark.parametrize("shard", [(0, 1), (2, 2)], ids=["above the budget", "shard that does not exist"])
+def test_tables_keep_their_rows_when_a_snapshot_is_refused(tmp_path: Path, shard: tuple[int, int]) -> None:
+    large = MultiTable([spec(max_bytes=None)])
+    push(large["t"], np.arange(40_000))
+    large.save(tmp_path / "s")
+    small = MultiTable([spec()])
+    push(small["t"], np.arange(5))
+    with pytest.raises(MonolithError):
+        small.restore(tmp_path / "s", shard=shard)
+    assert ids_of(small["t"]) == set(range(5))
 
 
 def test_a_spec_with_the_default_reaction_has_the_json_of_earlier_releases() -> None:
