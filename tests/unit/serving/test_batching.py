@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +15,7 @@ from monolith.core.clock import SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, Overloaded, RpcTimeout
 from monolith.serving.requests.batching import BatchQueue, BatchSettings, QueuedRequest, parse_batching_parameters
 from monolith.serving.requests.request_deadline import request_deadline_s
+from monolith.testing.eventually import eventually
 
 
 class Addition:
@@ -148,6 +151,20 @@ def test_a_caller_that_fails_does_not_end_the_thread(
     made.submit(QueuedRequest(Addition(log), fail))
     assert submitted(made, Addition(log)).answer() == 2
     assert "callback failed" in caplog.text
+
+
+def test_an_idle_thread_keeps_no_request(queue: Callable[..., BatchQueue]) -> None:
+    """A request refers to its version, which may be unloaded long before the next request."""
+    made, work = queue(), Addition([])
+    kept = weakref.ref(work)
+    assert submitted(made, work).answer() == 2
+    del work
+
+    def is_freed() -> bool:
+        gc.collect()
+        return kept() is None
+
+    eventually(is_freed)
 
 
 def test_a_draining_queue_answers_its_requests_and_refuses_new_ones(queue: Callable[..., BatchQueue]) -> None:

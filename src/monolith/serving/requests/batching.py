@@ -243,6 +243,7 @@ class BatchQueue:
             try:
                 self._answer(jobs)
             finally:
+                del jobs  # an idle thread must not keep a version that is unloaded meanwhile
                 with self._changed:
                     self._under_way -= 1
                     if not self._jobs and not self._under_way:
