@@ -264,8 +264,9 @@ class Stepper:
         self, dense: Sequence[Tensor], sparse: Sequence[Tensor], squares: Sequence[float], step: int
     ) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Clip by the rule. Nearly always the norm is within its bound, and nothing is copied."""
-        norms = _fetch(*torch._foreach_norm(list(dense))) if dense else []
-        total = math.fsum(squares) + sum(norm**2 for norm in norms)
+        total = math.fsum(squares) + _sum_squares(dense)
+        if not math.isfinite(total):  # or the squares of finite numbers are too large for 32 bits
+            total = math.fsum(squares) + _sum_squares(dense, torch.float64)
         if not math.isfinite(total):
             raise TrainingDiverged(
                 f"step {step + 1}: {self._which_gradients(squares)} not finite, and the loss is finite"
@@ -318,6 +319,11 @@ class Stepper:
             self.model(embed(self.embedder, pulled, device=self.device, needs_grad=False).batch)
         finally:
             self.model.train(was_training)
+
+
+def _sum_squares(tensors: Sequence[Tensor], dtype: torch.dtype | None = None) -> float:
+    norms = _fetch(*torch._foreach_norm(list(tensors), 2, dtype)) if tensors else []
+    return sum(norm**2 for norm in norms)
 
 
 def _fetch(*numbers: Tensor | Sequence[float]) -> list[float]:

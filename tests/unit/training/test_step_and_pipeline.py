@@ -87,6 +87,14 @@ def test_every_clipping_rule(rule: ClippingConfig, weight: float, row: float) ->
     assert rows_of(stepper, [7])[0][0] == pytest.approx(row)
 
 
+@pytest.mark.parametrize("gradient", [1e20, 1e38])
+def test_gradients_whose_squares_overflow_32_bits_are_clipped(gradient: float) -> None:
+    stepper = stepper_of(Adder(), ClippingConfig(clip_norm=1.0))
+    stepper.model.weight.register_hook(lambda grad: torch.full_like(grad, gradient))
+    take_steps(stepper, 1)
+    assert stepper.model.weight.item() == 0.0
+
+
 def test_weight_decay_comes_after_clipping() -> None:
     stepper = stepper_of(Adder(), ClippingConfig(clip_norm=1.0), weight_decay=0.25)
     take_steps(stepper, 1)
