@@ -54,8 +54,8 @@ void find_displaced(const RowSearch& work, std::span<const std::uint32_t> number
   }
 }
 
-// Fetches the buckets of a stride of ids, then searches the stride before it. A wrong guess of the processor, as where an
-// id is not in its bucket, then undoes no fetch.
+// Fetches the buckets of a stride of ids, then searches the stride before it. A wrong guess of the processor, as where
+// an id is not in its bucket, then undoes no fetch.
 [[gnu::flatten]] void find_rows_in_turns(const RowSearch& search) noexcept {
   constexpr std::size_t kStride = 32;
   constexpr std::size_t kBlock = 2048;
