@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from asked_models import note_asked_models
 from monolith.agent.addresses_file import addresses_text
 from monolith.agent.children import MAX_ENDS, Child, ChildPlan, log_path
 from monolith.agent.config import AgentConfig, load_config
@@ -408,14 +409,7 @@ def test_d67_a_killed_server_is_unknown_at_its_end_and_a_stopped_one_after_two_l
 def test_d67_a_server_process_that_does_not_answer_is_asked_twice_for_all_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    probe_status = ServerClient.probe_status
-
-    def probe(client: ServerClient, name: str, version: int | None = None) -> ModelVersionStatus:
-        asked.append(name)
-        return probe_status(client, name, version)
-
-    monkeypatch.setattr(ServerClient, "probe_status", probe)
+    asked = note_asked_models(monkeypatch)
     models = make_server_config([make_model_config(f"m:ps_{index}", "/models") for index in range(4)])
     plan = ChildPlan(name="unified", command=[sys.executable, "-c", "import time; time.sleep(600)"])
     with socket.create_server(("127.0.0.1", 0)) as silent, Lifeline() as lifeline:

@@ -4,23 +4,15 @@ import socket
 
 import pytest
 
+from asked_models import note_asked_models
 from monolith.agent.fleet_view import read_fleet
-from monolith.agent.messages import ModelVersionStatus
 from monolith.agent.records import ContainerServiceInfo
-from monolith.agent.server_monitor import ServerClient
 from monolith.discovery.zookeeper_nodes import put
 from monolith.testing.suites.zookeeper_ensembles import MemoryEnsemble
 
 
 def test_a_server_that_does_not_answer_is_asked_once_for_all_its_sub_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    probe_status = ServerClient.probe_status
-
-    def probe(client: ServerClient, name: str, version: int | None = None) -> ModelVersionStatus:
-        asked.append(name)
-        return probe_status(client, name, version)
-
-    monkeypatch.setattr(ServerClient, "probe_status", probe)
+    asked = note_asked_models(monkeypatch)
     with MemoryEnsemble() as ensemble, socket.create_server(("127.0.0.1", 0)) as silent:
         session = ensemble.open()
         info = ContainerServiceInfo(grpc=f"127.0.0.1:{silent.getsockname()[1]}")

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 from typing_extensions import override
 
+from asked_models import note_asked_models
 from monolith.agent.config import AgentConfig, load_config
 from monolith.agent.hosts import OwnHost
 from monolith.agent.messages import ModelServerConfig, ModelVersionStatus
 from monolith.agent.model_loader import ModelLoader
 from monolith.agent.records import ModelState, PublishMeta
 from monolith.agent.scheduled_agent import ScheduledAgent
-from monolith.agent.server_monitor import ServerClient, ServerMonitor
+from monolith.agent.server_monitor import ServerMonitor
 from monolith.agent.server_process import ServerControl
 from monolith.discovery.zookeeper_nodes import put
 from monolith.testing.eventually import eventually
@@ -96,14 +97,7 @@ def test_a_publish_that_finds_a_full_disk_is_loaded_after_it(ensemble: MemoryEns
 def test_a_server_that_does_not_answer_is_asked_twice_for_all_its_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[str] = []
-    probe_status = ServerClient.probe_status
-
-    def probe(client: ServerClient, name: str, version: int | None = None) -> ModelVersionStatus:
-        asked.append(name)
-        return probe_status(client, name, version)
-
-    monkeypatch.setattr(ServerClient, "probe_status", probe)
+    asked = note_asked_models(monkeypatch)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         config = ps_config(tmp_path, "b", PORT3=str(silent.getsockname()[1]))
         monitor = ServerMonitor(config, "127.0.0.1")
