@@ -11,7 +11,6 @@ send the whole record again, because the joiner drops duplicates. Parsing has no
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -252,7 +251,7 @@ def _read_key(key: object) -> bytes:
         return key.encode("utf-8", "surrogatepass")
     try:
         return base64.b64decode(key.removeprefix("base64:"), validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, or a text that is not ASCII
         raise _Refused("no_key", f"key is {key!r}, expected valid base64: {error}") from None
 
 

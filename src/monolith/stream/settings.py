@@ -16,6 +16,9 @@ __all__ = ["IntakeSettings", "JoinSettings", "NegativeSampling", "parse_tasks"]
 MAX_CODE = (1 << 31) - 1
 MINUTE_MS = 60_000
 DAY_MS = 24 * 60 * MINUTE_MS
+MOST_MS = 1 << 60
+"""Longest time of a setting, so that sums of event times, windows and horizons stay within int64."""
+MOST_COUNT = (1 << 63) - 1
 MOST_RECORD_BYTES = (16 << 20) - (64 << 10)
 """A record of the event log has at most 16 MiB; the rest is for labels, LineId and key of a row."""
 
@@ -35,7 +38,7 @@ class NegativeSampling:
     def __post_init__(self) -> None:
         if self.sampling is not None:
             _check_choice("sampling", str(self.sampling), ("logit", "weight"))
-        _check_whole("salt", self.salt, least=0)
+        _check_whole("salt", self.salt, least=0, most=(1 << 64) - 1)
         if not 0 < self.sample_rate <= 1:
             raise ConfigError(f"sample_rate is {self.sample_rate!r}, expected above 0 and at most 1; 1 keeps all rows")
 
@@ -55,8 +58,8 @@ class IntakeSettings:
 
     def __post_init__(self) -> None:
         for name in ("out_of_order_ms", "future_ms", "idle_ms"):
-            _check_whole(name, getattr(self, name), least=0)
-        _check_whole("max_record_bytes", self.max_record_bytes, least=1)
+            _check_whole(name, getattr(self, name), least=0, most=MOST_MS)
+        _check_whole("max_record_bytes", self.max_record_bytes, least=1, most=MOST_COUNT)
 
 
 @dataclass(frozen=True, kw_only=True, init=False)
@@ -115,10 +118,11 @@ class JoinSettings:
             object.__setattr__(
                 self, "negatives", replace(self.negatives, sampling="weight" if is_multi_task else "logit")
             )
-        for name in ("window_ms", "max_codes", "max_orphans"):
-            _check_whole(name, getattr(self, name), least=1)
+        _check_whole("window_ms", self.window_ms, least=1, most=MOST_MS)
+        for name in ("max_codes", "max_orphans"):
+            _check_whole(name, getattr(self, name), least=1, most=MOST_COUNT)
         for name in ("horizon_ms", "orphan_hold_ms", "skew_ms"):
-            _check_whole(name, getattr(self, name), least=0)
+            _check_whole(name, getattr(self, name), least=0, most=MOST_MS)
         if self.mode == "fast" and self.late == "correct":
             raise ConfigError("late is 'correct' in fast mode, expected 'drop' or 'reemit'; use mode='standard'")
         if self.negatives.sampling == "logit" and is_multi_task:
@@ -192,6 +196,8 @@ def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name} is {value!r}, expected one of {', '.join(choices)}")
 
 
-def _check_whole(name: str, value: object, *, least: int) -> None:
+def _check_whole(name: str, value: object, *, least: int, most: int) -> None:
     if type(value) is not int or value < least:
         raise ConfigError(f"{name} is {value!r}, expected a whole number of at least {least}")
+    if value > most:
+        raise ConfigError(f"{name} is {value!r}, expected a whole number from {least} to {most}; give a smaller one")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typing_extensions import override
 
 from join_events import START_MS, make_action, make_impression
 from join_process import SETTINGS, make_group, make_topics, read_topic, run_to_end
@@ -22,6 +23,9 @@ from monolith.stream.line_id import MESSAGES
 from monolith.stream.runtime import GroupOptions, JoinGroup, StateFolder
 from monolith.stream.runtime.event_log import LogInput, LogSink
 from monolith.stream.runtime.journal import Journal, read_journal
+from monolith.stream.runtime.ports import Lot
+from monolith.stream.runtime.topics import JoinTopics
+from monolith.testing.fakes.clock import FakeClock
 
 NOW_MS = START_MS
 OPTIONS = GroupOptions(commit_ms=0, snapshot_s=0.0, idle_advance=False, lot_records=10)
@@ -273,6 +277,17 @@ def test_a_state_folder_that_is_older_than_its_output_is_refused(root: Path) -> 
     damaged.abandon()
 
 
+def test_a_folder_that_takes_no_owner_number_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "touch", refuse)
+        with pytest.raises(OSError, match="no space"):
+            StateFolder(tmp_path)
+    StateFolder(tmp_path).close()
+
+
 def test_a_replay_refuses_input_that_retention_has_removed(root: Path) -> None:
     fill = make_short_log(root)
     write(root, impressions(20), topic="short")
@@ -293,6 +308,86 @@ def test_a_replay_refuses_input_that_retention_has_removed(root: Path) -> None:
     with pytest.raises(DataError, match=r"short\[0\] begins at offset \d+, expected 0"):
         late.start()
     late.abandon()
+
+
+class SlowInput(LogInput):
+    """An input whose broker needs several reads to answer, as after a restart."""
+
+    empty_reads = 0
+
+    @override
+    def read(self, most_records: int, wait_s: float) -> Lot | None:
+        if self.empty_reads:
+            self.empty_reads -= 1
+            return None
+        return super().read(most_records, wait_s)
+
+
+def test_an_input_that_does_not_answer_is_not_idle(root: Path) -> None:
+    write(root, [*impressions(1), make_impression(9, b"late", 9, START_MS + 60_000)])
+    actions = Topic.create(root, "actions", TopicSettings(durability="never"))
+    with LogWriter(actions) as writer:
+        writer.write(make_action(b"request-0", 0, 1, START_MS + 5), b"request-0", START_MS + 5)
+    sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+    silent = SlowInput(actions, 0, group="join")
+    silent.empty_reads = 1000
+    ports = [LogInput(Topic.open(root, "events"), 0, group="join"), silent]
+    chosen = JoinSettings(window_ms=1000, out_of_order_ms=0, idle_ms=100, horizon_ms=0)
+    clock = FakeClock()
+    options = dataclasses.replace(OPTIONS, lot_records=1)
+    group = JoinGroup(chosen, ports, *sinks, StateFolder(root / "state"), options=options, clock=clock)
+    group.start()
+    for _ in range(5):
+        group.step(0.0)
+        clock.advance_s(1.0)
+    silent.empty_reads = 0  # the broker answers again
+    for _ in range(5):
+        group.step(0.0)
+        clock.advance_s(1.0)
+    group.finish()
+    group.close()
+    assert labels(root) == [(0, [1.0]), (9, [0.0])]
+
+
+def test_a_replay_waits_for_an_input_that_answers_late_and_not_forever(root: Path) -> None:
+    write(root, impressions(20))
+
+    def make(empty_reads: int) -> JoinGroup:
+        sinks = [LogSink(LogWriter(Topic.open(root, name)), 0, "join") for name in ("examples", "examples.dead")]
+        port = SlowInput(Topic.open(root, "events"), 0, group="join")
+        port.empty_reads = empty_reads
+        options = dataclasses.replace(OPTIONS, snapshot_s=1000.0)
+        return JoinGroup(JoinSettings(window_ms=10), [port], *sinks, StateFolder(root / "state"), options=options)
+
+    group = make(0)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.abandon()  # as a kill: the restart repeats the commits
+    silent = make(1000)
+    with pytest.raises(ClusterError, match=r"events\[0\] gave no record within 30 s, expected \d+ more") as raised:
+        silent.start()
+    assert raised.value.retryable
+    silent.abandon()
+    run_to_end(make(3))
+    assert [item for item, _ in labels(root)] == list(range(20))
+
+
+@pytest.mark.parametrize(
+    ("inputs", "output", "dead", "text"),
+    [
+        (["events"], "events", None, "topic of the output is 'events', which is also that of an input"),
+        (["examples.dead"], "examples", None, "topic of the dead letters is 'examples.dead', which is .* an input"),
+        (["events"], "examples", "events", "topic of the dead letters is 'events', which is also that of an input"),
+        (["events"], "examples", "examples", "which is also that of the output.*pass --dead"),
+    ],
+)
+def test_a_topic_with_two_roles_is_refused(
+    root: Path, inputs: list[str], output: str, dead: str | None, text: str
+) -> None:
+    urls = [f"log://{root}/../{root.name}/{topic}" for topic in inputs]
+    with pytest.raises(ConfigError, match=text):
+        JoinTopics(urls, f"log://{root}/{output}", dead and f"log://{root}/{dead}")
 
 
 def test_a_disk_that_is_full_after_a_snapshot_stops_no_group(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

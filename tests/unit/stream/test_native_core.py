@@ -61,6 +61,33 @@ def test_native_examples_equal_those_of_the_assembler() -> None:
     assert examples == join_by_reference(SETTINGS, values, 77)
 
 
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("window_ms", 1 << 60),
+        ("horizon_ms", 1 << 60),
+        ("orphan_hold_ms", 1 << 60),
+        ("skew_ms", 1 << 60),
+        ("out_of_order_ms", 1 << 60),
+        ("future_ms", 1 << 60),
+        ("idle_ms", 1 << 60),
+        ("max_codes", (1 << 63) - 1),
+        ("max_orphans", (1 << 63) - 1),
+        ("max_record_bytes", (1 << 63) - 1),
+        ("salt", (1 << 64) - 1),
+    ],
+)
+def test_the_largest_settings_leave_the_native_rules_equal_and_larger_ones_are_refused(name: str, most: int) -> None:
+    with pytest.raises(ConfigError, match=rf"{name} is {most + 1}, expected a whole number from \d to {most}"):
+        JoinSettings(**{name: most + 1})
+    chosen = JoinSettings(**{name: most})
+    values = [value for _, value, _ in numbered_events(100, 5) if not value.startswith(b"{")]
+    core = NativeJoiner(chosen)
+    assert core.join(make_batch(values)) == len(values)
+    core.advance(END_OF_TIME)
+    assert list(zip(*core.take_examples(77), strict=True)) == join_by_reference(chosen, values, 77)
+
+
 FEATURES = st.lists(
     st.tuples(
         st.text("abc_é", min_size=1, max_size=4),

@@ -166,6 +166,7 @@ def test_a_broken_record_is_a_dead_letter_with_its_reason(value: Any, header: di
     [
         ("key", 5, "no_key"),
         ("key", "base64:!", "no_key"),
+        ("key", "base64:\u00e9", "no_key"),
         ("key", "", "no_key"),
         ("item", "seven", "no_item"),
         ("item", -1, "no_item"),

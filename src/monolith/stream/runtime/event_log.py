@@ -85,6 +85,10 @@ class LogInput(JoinInput):
         return self._reader.next(0) >= self._partition.visible_end
 
     @override
+    def has_reached_end(self) -> bool:
+        return self.is_at_end()
+
+    @override
     def position(self) -> Mapping[str, Any]:
         return {"log": self._topic.id, "offset": self._reader.next(0), "epoch": self._reader.epoch(0)}
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ConfigError, DataError, MonolithError, SnapshotCorrupt
+from monolith.core.errors import ClusterError, ConfigError, DataError, MonolithError, SnapshotCorrupt
 from monolith.stream.events import END_OF_TIME, Action, Impression
 from monolith.stream.native_core import JoinBatch, NativeJoiner
 from monolith.stream.parsing import DeadLetter, EventParser, InputRecord, RecordPlace
@@ -37,6 +37,9 @@ _PART_BITS = 20  # a commit has at most 2**20 output batches
 _BATCH_BYTES = 8 << 20
 _CLOCK_JUMP_MS = 60_000
 _RETRY_S = 0.5
+_REPEAT_WAIT_S = 1.0
+_REPEAT_WAITS = 30
+"""Most waits for one lot of a replay: brokers may take seconds to answer after a restart."""
 _SPILL_SHARE = 0.8
 _HELD_SHARE = 0.1
 _PASSED_ON = (OSError, MemoryError, MonolithError)
@@ -268,7 +271,8 @@ class JoinGroup:
         for number in order:
             if (lot := self._inputs[number].read(self._options.lot_records, 0.0)) is not None:
                 return lot, number
-            self._tracker.reach_end(number)
+            if self._inputs[number].has_reached_end():
+                self._tracker.reach_end(number)
         share_s = wait_s / len(order)
         for number in order:
             if (lot := self._inputs[number].read(self._options.lot_records, share_s)) is not None:
@@ -557,13 +561,7 @@ class JoinGroup:
         self._inputs[number].skip_to(begin)
         is_first = True
         while count:
-            lot = self._inputs[number].read(count, 1.0)
-            if lot is None:
-                port = self._inputs[number]
-                raise DataError(
-                    f"input {port.topic}[{port.partition}] ends {count} records before the last commit; "
-                    "restore the topic, or start with an empty --state folder"
-                )
+            lot = self._read_again(number, count)
             if is_first and int(lot.offsets[0]) != begin:
                 port = self._inputs[number]
                 raise DataError(
@@ -578,6 +576,23 @@ class JoinGroup:
                 lot = Lot(JoinBatch(batch.values, ingest, batch.keys, batch.times_ms), lot.offsets)
             count -= len(lot.batch)
             self._join(number, lot)
+
+    def _read_again(self, number: int, count: int) -> Lot:
+        """Return the next records of a replay. An input may be slow, which does not mean that it ends."""
+        port = self._inputs[number]
+        for _ in range(_REPEAT_WAITS):
+            if (lot := port.read(count, _REPEAT_WAIT_S)) is not None:
+                return lot
+            if port.is_at_end():
+                raise DataError(
+                    f"input {port.topic}[{port.partition}] ends {count} records before the last commit; "
+                    "restore the topic, or start with an empty --state folder"
+                )
+        raise ClusterError(
+            f"input {port.topic}[{port.partition}] gave no record within {_REPEAT_WAITS * _REPEAT_WAIT_S:g} s, "
+            f"expected {count} more to repeat the commits after the snapshot; check the brokers and restart",
+            retryable=True,
+        )
 
     # --- observation --------------------------------------------------------------------------------------------------
 

@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 _QUESTION_S = 10.0
 _TRANSACTION_S = 30.0
 _SEQUENCE = "monolith-sequence"
+_ATTEMPTS = 5  # of one transaction
+_ATTEMPT_PAUSE_S = 0.2
 _APPEND_TIME = 2  # TIMESTAMP_LOG_APPEND_TIME of the client
 
 
@@ -85,6 +87,7 @@ class KafkaInput(JoinInput):
         self._consumer = _make_consumer(servers, group, config or {})
         self._lost = 0
         self._next = 0
+        self._has_reached_end = False
         self._is_closed = False
         first, end = self._watermarks()
         self._assign(first if start == "earliest" else end)
@@ -111,18 +114,23 @@ class KafkaInput(JoinInput):
         for message in messages:
             if (error := message.error()) is None:
                 kept.append(message)
+                self._next = int(message.offset()) + 1
+                self._has_reached_end = False
             elif error.code() == self._client.KafkaError._AUTO_OFFSET_RESET or (
                 error.code() == self._client.KafkaError.OFFSET_OUT_OF_RANGE
             ):
                 self._handle_loss()
                 break
-            elif error.code() != self._client.KafkaError._PARTITION_EOF:
+            elif error.code() == self._client.KafkaError._PARTITION_EOF:
+                # A marker of a transaction takes an offset and gives no message: only the end passes it.
+                self._next = max(self._next, int(message.offset()))
+                self._has_reached_end = True
+            else:
                 if error.fatal() or not error.retriable():
                     raise ClusterError(f"topic {self._topic}[{self._number}]: {error.str()}", retryable=True)
                 logger.warning("Kafka error topic=%s error=%s", self._topic, error.str())
         if not kept:
             return None
-        self._next = int(kept[-1].offset()) + 1
         kinds = [message.timestamp() for message in kept]
         uses_clock = any(kind != _APPEND_TIME for kind, _ in kinds)
         now_ms = time.time_ns() // 1_000_000
@@ -137,12 +145,21 @@ class KafkaInput(JoinInput):
         return self._next >= self._watermarks()[1]
 
     @override
+    def has_reached_end(self) -> bool:
+        return self._has_reached_end
+
+    @override
     def position(self) -> Mapping[str, Any]:
         return {"offset": self._next}
 
     @override
     def resume(self, position: Mapping[str, Any]) -> None:
-        self.skip_to(position["offset"])
+        first, _ = self._watermarks()
+        if position["offset"] < first:
+            self._next = position["offset"]
+            self._handle_loss()
+        else:
+            self.skip_to(position["offset"])
 
     @override
     def skip_to(self, offset: int) -> None:
@@ -172,6 +189,7 @@ class KafkaInput(JoinInput):
 
     def _assign(self, offset: int) -> None:
         self._next = offset
+        self._has_reached_end = False
         self._consumer.assign([self._client.TopicPartition(self._topic, self._number, offset)])
 
     def _watermarks(self) -> tuple[int, int]:
@@ -219,7 +237,13 @@ class KafkaSink(JoinSink):
     @override
     def take_over(self) -> int:
         settings = {**self._config, "bootstrap.servers": self._servers, "transactional.id": self._id, "linger.ms": 1}
-        self._producer = self._client.Producer(settings)
+        try:
+            self._producer = self._client.Producer(settings)
+        except self._client.KafkaException as error:
+            raise ConfigError(
+                f"config of topic {self._topic!r} is invalid for a transactional producer: {error.args[0].str()}; "
+                "correct the file that config= of the URL names"
+            ) from error
         try:
             self._producer.init_transactions(_TRANSACTION_S)
         except self._client.KafkaException as error:
@@ -229,7 +253,7 @@ class KafkaSink(JoinSink):
     @override
     def append(self, sequence: int, keys: Sequence[bytes], values: Sequence[bytes], times_ms: Sequence[int]) -> None:
         headers = [(_SEQUENCE, f"{self._id}:{sequence}".encode())]
-        while True:
+        for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._producer.begin_transaction()
                 for key, value, time_ms in zip(keys, values, times_ms, strict=True):
@@ -238,17 +262,41 @@ class KafkaSink(JoinSink):
                 return
             except self._client.KafkaException as error:
                 reason = error.args[0]
+                if reason.code() == self._client.KafkaError.MSG_SIZE_TOO_LARGE:
+                    largest = max(len(key) + len(value) for key, value in zip(keys, values, strict=True))
+                    raise ConfigError(
+                        f"topic {self._topic!r}: the largest of {len(values)} records has {largest} bytes, expected a "
+                        f"batch below the limits of client and topic: {reason.str()}; raise message.max.bytes in the "
+                        "config of the URL, and max.message.bytes of the topic"
+                    ) from error
                 if not reason.txn_requires_abort():
                     raise ClusterError(
                         f"topic {self._topic!r}: transaction of {self._id!r} failed: {reason.str()}; another process "
                         "may own the partition, restart this one"
                     ) from error
+                if attempt == _ATTEMPTS:
+                    raise ClusterError(
+                        f"topic {self._topic!r}: transaction of {self._id!r} failed {attempt} times: {reason.str()}; "
+                        "check the brokers and restart",
+                        retryable=True,
+                    ) from error
                 logger.warning("transaction aborted topic=%s error=%s", self._topic, reason.str())
-                self._producer.abort_transaction(_TRANSACTION_S)
+                self._abort()
+                time.sleep(_ATTEMPT_PAUSE_S)
 
     @override
     def close(self) -> None:
         self._producer = None
+
+    def _abort(self) -> None:
+        try:
+            self._producer.abort_transaction(_TRANSACTION_S)
+        except self._client.KafkaException as error:
+            raise ClusterError(
+                f"topic {self._topic!r}: transaction of {self._id!r} cannot be aborted: {error.args[0].str()}; check "
+                "the brokers and restart",
+                retryable=True,
+            ) from error
 
     def _produce(self, key: bytes, value: bytes, time_ms: int, headers: list[tuple[str, bytes]]) -> None:
         while True:

@@ -51,6 +51,12 @@ class JoinInput(Protocol):
     def is_at_end(self) -> bool:
         """Return True if no record is left to read now."""
 
+    def has_reached_end(self) -> bool:
+        """Return True if the last ``read`` found no record because none was left.
+
+        False if the broker did not answer yet: such an input is not idle. Asks no broker.
+        """
+
     def position(self) -> Mapping[str, Any]:
         """Return the position after the last record of ``read``, as plain JSON values."""
 

@@ -81,12 +81,14 @@ class StateFolder:
                 ) from None
             logger.warning("state folder taken over path=%s", path)
         self._journal: Journal | None = None
-        self._files: dict[tuple[int, int], Path] = {}
-        for name, file in self._match(_JOURNAL):
-            self._files[name] = file
         self.has_taken_over = take_over
         """Whether a stopped process may still use the folder."""
-        self.owner = self._take_number()
+        try:
+            self._files: dict[tuple[int, int], Path] = dict(self._match(_JOURNAL))
+            self.owner = self._take_number()
+        except BaseException:
+            os.close(self._lock)
+            raise
         for leftover in path.glob("*.tmp"):
             shutil.rmtree(leftover, ignore_errors=True)
 

@@ -39,7 +39,8 @@ class JoinTopics:
         on_lost: "raise" if retention removed the next record, or continue at the "earliest" one.
 
     Raises:
-        ConfigError: A URL is invalid, or the inputs differ in their number of partitions.
+        ConfigError: A URL is invalid, an output is also an input or the other output, or the inputs differ in their
+            number of partitions.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class JoinTopics:
         self._inputs = [_check_options(parse_url(url)) for url in inputs]
         self._output = _check_options(parse_url(output))
         self._dead = _check_options(parse_url(dead)) if dead else _add_suffix(self._output)
+        self._check_outputs()
         self._name = name
         self._start = start
         self._on_lost = on_lost
@@ -111,6 +113,17 @@ class JoinTopics:
             folder.close()
             raise
 
+    def _check_outputs(self) -> None:
+        """Check that no output feeds the join again, and that the two outputs do not fence each other."""
+        taken = {_identity(url): "an input" for url in self._inputs}
+        for url, role, name in ((self._output, "the output", "--output"), (self._dead, "the dead letters", "--dead")):
+            if (other := taken.get(_identity(url))) is not None:
+                raise ConfigError(
+                    f"topic of {role} is {url.topic!r}, which is also that of {other}, expected another topic; pass "
+                    f"{name} with the URL of a separate topic"
+                )
+            taken[_identity(url)] = role
+
     def _open_input(self, url: StreamUrl, partition: int) -> JoinInput:
         if url.kind == "log":
             topic = Topic.open(url.place, url.topic)
@@ -140,6 +153,11 @@ def _check_options(url: StreamUrl) -> StreamUrl:
 
 def _add_suffix(url: StreamUrl) -> StreamUrl:
     return StreamUrl(url.kind, url.place, f"{url.topic}.dead", url.options)
+
+
+def _identity(url: StreamUrl) -> tuple[str, str, str]:
+    """Return the kind, place and name of a topic, equal for two spellings of one folder."""
+    return url.kind, str(Path(url.place).resolve()) if url.kind == "log" else url.place, url.topic
 
 
 def _read_config(url: StreamUrl) -> dict[str, str]:
