@@ -50,12 +50,14 @@ def parse_target(text: str) -> ScrapeTarget:
     ScrapeTarget(name='trainer', address='127.0.0.1:9100')
 
     Raises:
-        ConfigError: The text has no port.
+        ConfigError: The text has no port, or one out of range.
     """
     name, equals, address = text.rpartition("=")
     host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdigit():
+    if not host or not colon or not port.isdecimal():
         raise ConfigError(f"target is {text!r}, expected HOST:PORT or NAME=HOST:PORT")
+    if not 1 <= int(port) <= 65535:  # the system would take the port modulo 65536
+        raise ConfigError(f"port of target {text!r} is {port}, expected 1 to 65535; give the port of its metrics page")
     return ScrapeTarget(name if equals and name else address, address)
 
 
@@ -156,8 +158,9 @@ class Scraper:
         if len(content) > _MAX_BYTES:
             raise ValueError(f"the page has more than {_MAX_BYTES} bytes")
         samples = parse_samples(content.decode("utf-8", "replace"))
-        now_s, monotonic_s = self._clock.now_s(), self._clock.monotonic_s()
+        monotonic_s = self._clock.monotonic_s()
         with self._lock:
+            now_s = self._clock.now_s()  # under the lock, so that points are in the order of their times
             before, elapsed_s = watched.samples, monotonic_s - watched.read_s
             values = {chart.id: compute_series(chart, before, samples, elapsed_s) for chart in CHARTS}
             self._note_cuts(watched, before, samples, now_s)
@@ -172,6 +175,8 @@ class Scraper:
             for chart, series in values.items()
             if series
         }
+        while self._points and self._points[-1][0] > now_s:  # the clock went back
+            self._points.pop()
         if named:
             self._points.append((now_s, named))
         while self._points and self._points[0][0] < now_s - self._history_s:

@@ -1,12 +1,13 @@
 """``Demo``: the whole loop with visitors for some seconds, and one table of its results.
 
 ``Demo.run`` starts the processes, lets visitors request and click, and returns a ``DemoResult``. Quality is that of the
-second half of the run, after the model has learned something. Files go to a folder that the end of the run removes,
-unless it is to be kept.
+second half of the run, after the model has learned something, or of its last two minutes if these are shorter. Files go
+to a folder that the end of the run removes, unless it is to be kept.
 """
 
 from __future__ import annotations
 
+import http.client
 import json
 import math
 import secrets
@@ -35,6 +36,7 @@ __all__ = ["STAGES", "Demo", "DemoOptions", "DemoResult"]
 STAGES = ("ingest", "join", "train", "publish", "apply")
 """Stages from an event to the server that answers with it."""
 
+_MARKER = ".monolith-demo"  # in the folder of a run, which the next run may remove
 _WINDOW_S = 10.0  # of the live AUC
 _POLL_S = 0.25
 _LINE_EVERY_S = 5.0
@@ -153,8 +155,9 @@ class Demo:
             folder = Path(tempfile.mkdtemp(prefix="monolith-demo-"))
         else:
             folder = root / "run"
-            shutil.rmtree(folder, ignore_errors=True)
+            _remove_earlier_run(folder)
         folder.mkdir(parents=True, exist_ok=True)
+        (folder / _MARKER).touch()
         try:
             yield folder
         finally:
@@ -272,9 +275,21 @@ class Demo:
         try:
             with build_opener(ProxyHandler({})).open(f"{loop.dashboard_url}api/state", timeout=2.0) as answer:
                 state = json.loads(answer.read())
-        except (URLError, OSError, ValueError):
+        except (URLError, OSError, http.client.HTTPException, ValueError):
             return False
         return any("auc" in point["values"] for point in state["points"])
+
+
+def _remove_earlier_run(folder: Path) -> None:
+    """Remove the files of an earlier demonstration, and nothing else."""
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _MARKER).exists()):
+        raise ConfigError(
+            f"folder of the run is '{folder}', expected an absent or empty folder, or one of an earlier demonstration; "
+            "move its files, or pass another --folder"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Both are functions of the text form of Prometheus, so the demonstration sees its
 
 from __future__ import annotations
 
+import http.client
 import math
 import re
 from collections.abc import Mapping
@@ -89,7 +90,7 @@ def read_page(address: str) -> Page | None:
     try:
         with build_opener(ProxyHandler({})).open(f"http://{address}/metrics", timeout=_TIMEOUT_S) as answer:
             return _parse(answer.read().decode())
-    except (URLError, OSError, ValueError):
+    except (URLError, OSError, http.client.HTTPException, ValueError):
         return None
 
 

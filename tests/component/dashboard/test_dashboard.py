@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from http.client import HTTPConnection
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from typing_extensions import override
 
 from monolith.core.errors import ClusterError, ConfigError
 from monolith.core.free_ports import free_port
@@ -31,6 +35,7 @@ from monolith.telemetry import names
 from monolith.telemetry.page import MetricsPage
 from monolith.telemetry.text import render
 from monolith.testing.eventually import eventually
+from monolith.testing.fakes.clock import FakeClock
 from monolith.testing.processes.linear_server import LinearServer
 
 CHART = {chart.id: chart for chart in CHARTS}
@@ -128,6 +133,67 @@ def test_points_are_given_once_after_a_time(scraper: Scraper) -> None:
     points = scraper.state()["points"]
     later = scraper.state(points[1]["time_s"])["points"]
     assert later[0]["time_s"] > points[1]["time_s"]
+
+
+class JumpingClock(FakeClock):
+    """A clock whose wall time can go back, as that of a machine that is set right."""
+
+    behind_s = 0.0
+
+    @override
+    def now_s(self) -> float:
+        return super().now_s() - self.behind_s
+
+
+def test_charts_continue_after_the_clock_went_back(page: MetricsPage) -> None:
+    clock = JumpingClock()
+    scraper = Scraper([ScrapeTarget("trainer", f"127.0.0.1:{page.port}")], interval_s=0.02, clock=clock)
+    try:
+        eventually(lambda: len(scraper.state()["points"]) > 1, timeout_s=30)
+        clock.behind_s = 3600.0
+        eventually(lambda: scraper.state()["points"][-1]["time_s"] == clock.now_s(), timeout_s=30)
+        times = [point["time_s"] for point in scraper.state()["points"]]
+        assert set(times) == {clock.now_s()}
+        clock.advance_s(1000.0)  # beyond the history
+        eventually(lambda: min(each["time_s"] for each in scraper.state()["points"]) == clock.now_s(), timeout_s=30)
+    finally:
+        scraper.close()
+
+
+PAGE_SCRIPT = """
+const fs = require("fs");
+const element = () => new Proxy(function () {}, {
+  get: (_, name) => (name === Symbol.toPrimitive ? () => "" : name === "dataset" ? {} : element()),
+  set: () => true,
+  apply: () => element(),
+});
+globalThis.document = element();
+globalThis.addEventListener = () => {};
+const asked = [];
+const polls = [];
+const point = (time_s) => ({ time_s, values: {} });
+const answer = (now_s, points) => ({ now_s, points, targets: [], charts: [], cuts: [] });
+const answers = [answer(5000, [point(4999)]), answer(1400, []), answer(1401, [point(1400)]), answer(1402, [])];
+globalThis.fetch = async (url) => { asked.push(url); return { json: async () => answers[asked.length - 1] }; };
+globalThis.setTimeout = (poll) => polls.push(poll);
+eval(fs.readFileSync(process.argv[1], "utf8"));
+(async () => {
+  while (asked.length < answers.length) {
+    await new Promise((next) => setImmediate(next));
+    if (polls.length) polls.shift()();
+  }
+  console.log(asked.map((url) => url.split("=")[1]).join(" "));
+})();
+"""
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node runs the script of the page")
+def test_the_page_begins_again_after_the_clock_went_back() -> None:
+    script = files("monolith.dashboard") / "static" / "page.js"
+    done = subprocess.run(
+        ["node", "-e", PAGE_SCRIPT, str(script)], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.split() == ["0", "4999", "0", "1400"]
 
 
 def test_the_server_has_the_page_and_refuses_other_paths(fetch: Fetch) -> None:
@@ -298,6 +364,9 @@ def test_an_answer_of_a_model_server_that_breaks_off_is_a_bad_gateway() -> None:
 def test_wrong_targets_and_taken_ports_are_refused(scraper: Scraper) -> None:
     with pytest.raises(ConfigError, match="target is 'host'"):
         parse_target("host")
+    for port in ("0", "65537", "\u00b2"):
+        with pytest.raises(ConfigError, match=f"target .*host:{port}"):
+            parse_target(f"host:{port}")
     with pytest.raises(ConfigError, match="targets is empty"):
         Scraper([])
     with pytest.raises(ConfigError, match="different names"):

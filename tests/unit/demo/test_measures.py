@@ -1,13 +1,17 @@
 """Quality of shown pages, and metrics pages as numbers."""
 
 import math
+import socket
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from monolith.core.errors import ConfigError
-from monolith.demo.demo import DemoOptions
+from monolith.demo.demo import Demo, DemoOptions
 from monolith.demo.loop import LoopSettings
 from monolith.demo.measures import PageMeasures, Shown
 from monolith.demo.pages import Buckets, read_page
@@ -68,6 +72,51 @@ def test_a_metrics_page_is_read_as_numbers() -> None:
     assert 4.0 <= buckets.quantile(0.99) < 5.1
     assert found.buckets(EVENT_STAGE_SECONDS.name, stage="apply").count == 0
     assert read_page(f"127.0.0.1:{served.port}") is None
+
+
+@pytest.mark.parametrize("answer", [b"HTTP/1.0 200 OK\r\nContent-Length: 100\r\n\r\nup 1\n", b"no HTTP\r\n\r\n"])
+def test_a_process_that_ends_inside_its_answer_has_no_page_and_no_chart(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(30)
+
+        def serve() -> None:
+            for _ in range(2):
+                connection, _ = server.accept()
+                with connection:
+                    connection.recv(4096)
+                    connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+        assert read_page(address) is None
+        loop: Any = SimpleNamespace(dashboard_url=f"http://{address}/")
+        assert not Demo(DemoOptions())._has_chart(loop)
+        thread.join(30)
+
+
+def test_a_run_removes_an_earlier_run_and_no_other_files(tmp_path: Path) -> None:
+    demo = Demo(DemoOptions(folder=tmp_path, keep=True))
+    with demo._run_folder() as folder:
+        (folder / "log").touch()
+    assert (folder / "log").exists()
+    with demo._run_folder():
+        assert not (folder / "log").exists()
+    with Demo(DemoOptions(folder=tmp_path))._run_folder():
+        assert folder.exists()
+    assert not folder.exists()
+    folder.mkdir()
+    with demo._run_folder():  # an empty folder is taken
+        pass
+    for name in folder.iterdir():
+        name.unlink()
+    (folder / "thesis").write_text("years of work")
+    with (
+        pytest.raises(ConfigError, match=r"run', expected an absent or empty folder.*another --folder"),
+        demo._run_folder(),
+    ):
+        pass
+    assert (folder / "thesis").read_text() == "years of work"
 
 
 def test_a_histogram_since_an_earlier_read_has_only_the_newer_observations() -> None:

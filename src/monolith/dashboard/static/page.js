@@ -130,6 +130,7 @@ async function poll() {
   try {
     const response = await fetch(`/api/state?since=${state.since}`);
     const answer = await response.json();
+    if (answer.now_s < state.since) { state.since = 0; state.points.clear(); } // the clock went back: begin again
     addPoints(answer.points);
     drawTargets(answer.targets);
     state.listed = answer.charts;
