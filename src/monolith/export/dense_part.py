@@ -64,7 +64,7 @@ class DensePart:
         self.heads = tuple(traced.names.heads)
         outputs = traced.names.outputs
         self._samples = [
-            _Sample(inputs, {name: value.cpu().numpy() for name, value in zip(outputs, values, strict=True)})
+            _Sample(inputs, {name: _array(name, value) for name, value in zip(outputs, values, strict=True)})
             for inputs, values in zip(samples, results, strict=True)
         ]
         self._inputs = names
@@ -169,6 +169,18 @@ class DensePart:
     def _outputs(self, program: Path, described: DenseProgram) -> list[Arrays]:
         session = ProgramSession(program, described)
         return [session.run(sample.inputs, list(described.outputs)) for sample in self._samples]
+
+
+def _array(name: str, value: torch.Tensor) -> NDArray[Any]:
+    """Return an output as an array."""
+    try:
+        array: NDArray[Any] = value.detach().cpu().numpy()
+    except TypeError as error:  # a type such as bfloat16
+        raise ConfigError(
+            f"output {name!r} has type {str(value.dtype).removeprefix('torch.')}, expected one of NumPy; convert it in "
+            "forward, such as by float()"
+        ) from error
+    return array
 
 
 def _infos(samples: Sequence[Arrays]) -> dict[str, TensorInfo]:

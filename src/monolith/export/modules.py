@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -204,16 +204,26 @@ class _Ids:
             raise AttributeError(name)
         if name in self._moves:
             return lambda *_, **__: self
-        raise ConfigError(
-            f"forward reads {name!r} of the ids in argument {self.argument!r}, which an export does not support: a "
-            "request brings the ids of each table module; compute other features from dense inputs"
-        )
+        self._refuse(name)
 
     def __getitem__(self, key: Any) -> _Ids:
         return self
 
+    @override
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("iter")
+
     def __len__(self) -> int:
         raise ConfigError(f"forward reads the size of argument {self.argument!r}; take it from a row of a table module")
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise ConfigError(
+            f"forward reads {name!r} of the ids in argument {self.argument!r}, which an export does not support: a "
+            "request brings the ids of each table module; compute other features from dense inputs"
+        )
 
 
 def _fill(value: Any, batch: EmbeddedBatch) -> Any:
@@ -232,7 +242,16 @@ def _bind(module: nn.Module, example: Sequence[Any] | Mapping[str, Any]) -> dict
         bound = signature.bind(**example) if isinstance(example, Mapping) else signature.bind(*example)
     except TypeError as error:
         raise ConfigError(f"example does not fit forward{signature}: {error}; give the arguments of a call") from error
-    return dict(bound.arguments)
+    arguments = dict(bound.arguments)
+    for each in signature.parameters.values():
+        if each.kind is each.VAR_KEYWORD:
+            arguments |= arguments.pop(each.name, {})
+        elif each.kind in (each.POSITIONAL_ONLY, each.VAR_POSITIONAL) and each.name in arguments:
+            raise ConfigError(
+                f"parameter {each.name!r} of forward{signature} is positional, expected one that a call can name; give "
+                "the module that a wrapper contains, or one with named parameters"
+            )
+    return arguments
 
 
 @dataclass(frozen=True, slots=True, eq=False)

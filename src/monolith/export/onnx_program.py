@@ -43,7 +43,7 @@ def convert(
 
     Raises:
         ConfigError: onnx is not installed, or cannot express an operator; or a weight has the name of an input or
-            output.
+            output, or an output that of an input.
     """
     _onnx()
     read_operators_once()
@@ -52,6 +52,11 @@ def convert(
             f"name of a weight is {twice[0]!r}, which is also an input or output of the dense part; rename the weight "
             "or the head"
         )
+    if twice := sorted({*inputs} & {*outputs}):
+        raise ConfigError(
+            f"name of an output is {twice[0]!r}, which is also an input of the dense part; rename the head or the "
+            "output"
+        )
     try:
         with _quiet():
             made = torch.onnx.export(
@@ -59,8 +64,6 @@ def convert(
                 dynamo=True,
                 optimize=False,
                 verbose=False,
-                input_names=list(inputs),
-                output_names=list(outputs),
             )
     except Exception as error:
         text = " ".join(str(error).split())
@@ -71,7 +74,7 @@ def convert(
     assert made is not None
     proto = made.model_proto
     _strip_origins(proto)
-    _rename(proto.graph, {_PREFIX + name: name for name in weights})
+    _name_values(proto.graph, inputs, outputs, weights)
     _resolve_casts(proto)
     _measure_real_inputs(proto.graph)
     _multiply_squares(proto.graph)
@@ -183,11 +186,69 @@ def _strip_origins(proto: Any) -> None:
                     del each.metadata_props[:]
 
 
+def _name_values(graph: Any, inputs: Sequence[str], outputs: Sequence[str], weights: Sequence[str]) -> None:
+    """Name the inputs, outputs and weights of a graph, and rename other values that have one of these names.
+
+    torch names a value by its operator, such as ``mul``, and a head or a weight may have the same name. An output gets
+    an extra node if it is an input, a weight, or the tensor of another output.
+    """
+    made = {name for node in graph.node for name in node.output}
+    names = dict(zip((each.name for each in graph.input), inputs, strict=True))
+    names |= {_PREFIX + name: name for name in weights}
+    copies = []
+    for each, name in zip(graph.output, outputs, strict=True):
+        if each.name in made and each.name not in names:
+            names[each.name] = name
+        else:
+            copies.append((each.name, name))
+    taken = {*inputs, *outputs, *weights}
+    present = set(_names_in(graph))
+    for name in sorted(taken & present - names.keys()):
+        number = 0
+        while (free := f"{name}_{number}") in taken | present:
+            number += 1
+        names[name] = free
+        taken.add(free)
+    _rename(graph, names)
+    for each, name in zip(graph.output, outputs, strict=True):
+        each.name = name
+    make_node = _onnx().helper.make_node
+    graph.node.extend(make_node("Identity", [names.get(source, source)], [name]) for source, name in copies)
+
+
+def _graphs_inside(node: Any) -> Iterator[Any]:
+    """Yield the bodies of a loop or a branch."""
+    for attribute in node.attribute:
+        yield from (attribute.g, *attribute.graphs)
+
+
+def _names_in(graph: Any) -> Iterator[str]:
+    """Yield the names of all values of a graph and of the graphs in it."""
+    for each in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
+        yield each.name
+    for node in graph.node:
+        yield from (*node.input, *node.output)
+        for inner in _graphs_inside(node):
+            yield from _names_in(inner)
+
+
 def _rename(graph: Any, names: Mapping[str, str]) -> None:
-    for each in (*graph.initializer, *graph.value_info):
+    """Rename values in a graph and in the graphs in it."""
+    for each in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         each.name = names.get(each.name, each.name)
     for node in graph.node:
         node.input[:] = [names.get(name, name) for name in node.input]
+        node.output[:] = [names.get(name, name) for name in node.output]
+        for inner in _graphs_inside(node):
+            _rename(inner, names)
+
+
+def _rename_reads(graph: Any, names: Mapping[str, str]) -> None:
+    """Make the nodes of a graph, and of the graphs in it, read other values."""
+    for node in graph.node:
+        node.input[:] = [names.get(name, name) for name in node.input]
+        for inner in _graphs_inside(node):
+            _rename_reads(inner, names)
 
 
 def _resolve_casts(proto: Any) -> None:
@@ -252,11 +313,10 @@ def _drop_unused(graph: Any) -> None:
 
 def _read_inside(node: Any) -> Iterator[str]:
     """Yield the outer names that the bodies of loops and branches read."""
-    for attribute in node.attribute:
-        for graph in (attribute.g, *attribute.graphs):
-            for inner in graph.node:
-                yield from inner.input
-                yield from _read_inside(inner)
+    for graph in _graphs_inside(node):
+        for inner in graph.node:
+            yield from inner.input
+            yield from _read_inside(inner)
 
 
 def _replace(field: Any, items: Sequence[Any]) -> None:
@@ -299,9 +359,7 @@ def _decode_in_graph(graph: Any, chosen: Sequence[str], stored: Mapping[str, NDA
         else:
             decoders.append(onnx.helper.make_node("Cast", [name], [decoded], to=onnx.TensorProto.FLOAT))
     _replace(graph.initializer, tensors)
-    renamed = {name: f"{name}.decoded" for name in chosen}
-    for node in graph.node:
-        node.input[:] = [renamed.get(name, name) for name in node.input]
+    _rename_reads(graph, {name: f"{name}.decoded" for name in chosen})
     _replace(graph.node, [*decoders, *graph.node])
     _replace(graph.value_info, [each for each in graph.value_info if each.name not in chosen])
 

@@ -93,12 +93,17 @@ def share_tables(store: EmbeddingStore | SavedTables, folder: Path, options: Exp
     """Return the reference of an export in ``folder`` to the tables of a checkpoint.
 
     Raises:
-        ConfigError: The rows are not those of a checkpoint, or a table needs the model's code.
+        ConfigError: The rows are not those of a checkpoint, the model has no tables, or a table needs its code.
     """
     if not isinstance(store, SavedTables):
         raise ConfigError(
             "shares_tables is True, and the rows are in memory, expected those of a checkpoint; give checkpoint=, or "
             "omit shares_tables (--share-tables)"
+        )
+    if not store.specs:
+        raise ConfigError(
+            "shares_tables is True, and the model has no tables, expected at least one; omit shares_tables "
+            "(--share-tables)"
         )
     saved = {entry.name: entry for entry in read_manifest(store.path)}
     for name, spec in store.specs.items():

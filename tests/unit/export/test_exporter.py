@@ -373,6 +373,27 @@ def test_a_weight_with_the_name_of_a_head_is_refused(tmp_path: Path, monkeypatch
     assert ExportFolder(tmp_path).versions() == []
 
 
+class Plain(mt.Model):
+    """Has one input, and the outputs that a test wants."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.dense_feature("age")
+        self.kind = kind
+        self.scale = torch.nn.Parameter(torch.full((1,), 2.0))
+
+    def forward(self, batch: Batch) -> mt.Output:
+        logits = batch.dense["age"][:, 0] * self.scale
+        extra = self.scale if self.kind == "weight" else (logits * 2).to(torch.bfloat16)
+        return mt.Output(head="click", logits=logits, extra={"more": extra})
+
+
+def test_an_output_may_be_a_weight_and_not_a_type_that_numpy_lacks() -> None:
+    assert DensePart(Plain("weight")).outputs["more"].shape == (1,)
+    with pytest.raises(ConfigError, match=r"output 'more' has type bfloat16.*float\(\)"):
+        DensePart(Plain("bfloat16"))
+
+
 # --- features that share a table ---
 
 

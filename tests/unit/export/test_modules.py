@@ -89,6 +89,25 @@ class _Hashing(Tower):
         return super().forward(ids.remainder(10))
 
 
+class _Masking(Tower):
+    def forward(self, ids: Tensor) -> Tensor:
+        return super().forward(ids) * (ids[:, 0] != 3)
+
+
+class _Counting(Tower):
+    def forward(self, ids: Tensor) -> Tensor:
+        rows = 0
+        for number, _ in enumerate(ids):
+            assert number < 2
+            rows += 1
+        return super().forward(ids) * rows
+
+
+class _Positional(Tower):
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return super().forward(inputs[0])
+
+
 class _TwoTables(Tower):
     def __init__(self) -> None:
         super().__init__()
@@ -103,6 +122,9 @@ class _TwoTables(Tower):
     [
         (lambda: _Twice(), "called twice"),
         (lambda: _Hashing(), "'remainder' of the ids in argument 'ids'"),
+        (lambda: _Masking(), "'==' of the ids in argument 'ids'"),
+        (lambda: _Counting(), "'iter' of the ids in argument 'ids'"),
+        (lambda: _Positional(), "parameter 'inputs' of forward.* is positional"),
         (lambda: _TwoTables(), "own name="),
         (lambda: Tower(mode="max"), "'max'"),
         (lambda: Tower(padding_idx=0), "padding id 0"),
@@ -121,3 +143,16 @@ def test_a_module_that_no_server_can_run_is_refused(tmp_path: Path, module: Any,
 def test_an_example_that_does_not_fit_forward_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="does not fit forward"):
         export_module(Tower(), tmp_path, name="tower", example={"rows": 1})
+
+
+class _Options(Tower):
+    def forward(self, ids: Tensor, **options: Any) -> Tensor:
+        return super().forward(ids) * options["price"]
+
+
+def test_a_further_argument_by_name_is_a_dense_input(tmp_path: Path) -> None:
+    ids, prices = torch.tensor([[1, 2], [3, 4]]), torch.tensor([2.0, 3.0])
+    module = _Options().eval()
+    path = export_module(module, tmp_path, name="tower", example={"ids": ids, "price": prices})
+    found = Servable.load(path).predict_features({"bag": ids.tolist(), "price": [[2.0], [3.0]]})
+    np.testing.assert_allclose(found["score"], module(ids, price=prices).detach().numpy(), rtol=1e-5, atol=1e-6)

@@ -19,6 +19,7 @@ from monolith.data import Batch
 from monolith.embedding import MultiTable
 from monolith.export import ExportOptions, SavedTables, export_model, exporter, shard_writer
 from monolith.export.dense_part import DensePart
+from monolith.export.table_sources import share_tables
 from monolith.ps import RemoteStore
 from monolith.serving import Servable
 from monolith.testing import PsServers
@@ -245,6 +246,12 @@ def test_rows_in_memory_cannot_be_shared(trained: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="shares_tables is True, and the rows are in memory"):
         made.export(tmp_path, options=ExportOptions(shares_tables=True))
     assert not list(tmp_path.glob("*/manifest.json"))
+
+
+def test_a_model_without_tables_cannot_share_them(tmp_path: Path) -> None:
+    MultiTable([]).save(tmp_path)
+    with pytest.raises(ConfigError, match="shares_tables is True, and the model has no tables"):
+        share_tables(SavedTables(tmp_path, {}), tmp_path / "1", ExportOptions(shares_tables=True))
 
 
 def test_a_table_that_the_checkpoint_lacks_is_exported_empty_and_not_shared(trained: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import os
 import re
 import secrets
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO
@@ -94,25 +95,41 @@ class NewDumpFile:
         self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 - closed by publish or discard
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes."""
-        self._file.write(data)
+        """Append bytes.
+
+        Raises:
+            OSError: The file cannot be written; the text names it, unlike the system's error for a full disk.
+        """
+        try:
+            self._file.write(data)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def close(self) -> None:
-        """Put everything on the disk, still under the temporary name."""
-        if not self._file.closed:
+        """Put everything on the disk, still under the temporary name; raises like ``write``."""
+        if self._file.closed:
+            return
+        try:
             self._file.flush()
             os.fsync(self._file.fileno())
             self._file.close()
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def publish(self) -> None:
-        """Close the file and rename it to its final name, replacing an earlier file."""
-        self.close()
-        os.replace(self._temporary, self.path)
+        """Close the file and rename it to its final name, replacing an earlier file; an error discards the file."""
+        try:
+            self.close()
+            os.replace(self._temporary, self.path)
+        except BaseException:
+            self.discard()
+            raise
         _sync_directory(self.path.parent)
 
     def discard(self) -> None:
         """Close, and leave nothing behind."""
-        self._file.close()
+        with suppress(OSError):  # a full disk refuses the buffered bytes
+            self._file.close()
         self._temporary.unlink(missing_ok=True)
 
 
@@ -168,11 +185,11 @@ class NewShards:
         try:
             for file in files:
                 file.close()
+            for file in files:
+                file.publish()
         except BaseException:
             self._discard()
             raise
-        for file in files:
-            file.publish()
         for base in self._basenames:
             for (_, size), path in _members(base).items():
                 if size != self._shards:

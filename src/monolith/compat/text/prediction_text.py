@@ -43,7 +43,7 @@ class PredictionText:
         worker: int = 0,
         delimiter: str = "\t",
     ) -> None:
-        if not delimiter or "\n" in delimiter or any(char in delimiter for char in "0123456789.+-,"):
+        if not delimiter or any(char in delimiter for char in "0123456789.+-,\r\n"):
             raise ConfigError(
                 f"delimiter must be text without digits, '.', '+', '-', ',' or line ends, got {delimiter!r}"
             )
@@ -96,8 +96,9 @@ class PredictionText:
     def _texts(self, name: str, values: list[list[Any]]) -> list[str]:
         texts = [",".join(map(str, each)) for each in values]
         for text in texts:
-            if self._delimiter in text or "\n" in text:
+            if self._delimiter in text or "\n" in text or "\r" in text:
                 raise DataError(
-                    f"field {name!r} has the value {text!r}, which would break its line; choose another delimiter"
+                    f"field {name!r} has the value {text!r}, which would break its line; choose another delimiter, or "
+                    "remove the line end"
                 )
         return texts

@@ -1,15 +1,19 @@
 from __future__ import annotations
 
 import gc
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from monolith.compat.entry_dump import WritableFile
-from monolith.compat.entry_dump.dump import read_entry_dump
+from monolith.compat.entry_dump.dump import read_entry_dump, write_entry_dump, write_multi_entry_dump
 from monolith.compat.hooks import FileCloseHook
 from monolith.core.errors import ConfigError
+from monolith.embedding.entry import Entry
 
 
 def test_a_thousand_appends_are_one_text(tmp_path: Path) -> None:
@@ -66,6 +70,57 @@ def test_a_file_that_is_dropped_publishes_nothing(tmp_path: Path) -> None:
     file.append("1234")
     del file
     gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """Let no file grow above ``limit`` bytes."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
+    def fill() -> None:
+        with WritableFile(tmp_path / "log") as file:
+            for _ in range(10):
+                file.append(bytes(5000))
+
+    with full_disk(16384), pytest.raises(OSError, match=r"'.*log'"):
+        fill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_at_the_close_leaves_nothing(tmp_path: Path) -> None:
+    file = WritableFile(tmp_path / "log")
+    file.append(bytes(2000))
+    with full_disk(1024), pytest.raises(OSError, match=r"'.*log'"):
+        file.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_the_name_of_the_file_stays_alone(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    file = WritableFile(tmp_path / "log")
+    with pytest.raises(IsADirectoryError):
+        file.close()
+    assert [each.name for each in tmp_path.iterdir()] == ["log"]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_a_checkpoint_on_a_full_disk_leaves_nothing(tmp_path: Path, shards: int) -> None:
+    entries = [Entry(number, np.ones(16, np.float32), (), 1) for number in range(3000)]
+    noise = np.random.default_rng(0).random((3000, 64), np.float32)
+    wide = [Entry(number, row, (), 1) for number, row in enumerate(noise)]
+    with full_disk(16384):
+        with pytest.raises(OSError, match=r"'.*t-0000"):
+            write_entry_dump(tmp_path / "t", entries, shards=shards)
+        with pytest.raises(OSError, match=r"'.*m-0000"):
+            write_multi_entry_dump(tmp_path / "m", {"a": wide}, shards=shards)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -62,7 +62,17 @@ def test_a_value_that_does_not_fit_a_line_is_refused(tmp_path: Path) -> None:
             text.write(rows, {"cvr": [0.5]})
 
 
-@pytest.mark.parametrize("delimiter", ["", "\n", "1", ",", "-"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+def test_a_value_with_a_line_end_is_refused(tmp_path: Path, end: str) -> None:
+    content = f"a{end}b".encode()
+    texts = Texts(np.frombuffer(content, np.uint8), np.array([0, len(content)]))
+    row = batch([5])
+    row = Batch(**{name: getattr(row, name) for name in row.__slots__} | {"extras": {"city": texts}})
+    with PredictionText(tmp_path, ["city"]) as text, pytest.raises(DataError, match=r"'city'.*remove the line end"):
+        text.write(row, {})
+
+
+@pytest.mark.parametrize("delimiter", ["", "\n", "\r", "1", ",", "-"])
 def test_a_delimiter_must_differ_from_numbers(tmp_path: Path, delimiter: str) -> None:
     with pytest.raises(ConfigError, match="delimiter must be"):
         PredictionText(tmp_path, delimiter=delimiter)
