@@ -58,12 +58,14 @@ def check_decay(owner: object, field: str) -> None:
         raise ConfigError(f"{type(owner).__name__}.{field} is {value!r}; give a number from 0 to below 1")
 
 
-def check_whole(owner: object, field: str, *, at_least: int = 0) -> None:
-    """Refuse a field that is not an ``int`` of at least ``at_least``."""
+def check_whole(owner: object, field: str, *, at_least: int = 0, below: int | None = None) -> None:
+    """Refuse a field that is not an ``int`` of at least ``at_least`` and less than ``below``."""
     value = getattr(owner, field)
     if isinstance(value, bool) or not isinstance(value, int) or value < at_least:
         label = f"{type(owner).__name__}.{field}"
         raise ConfigError(f"{label} is {value!r}; give a whole number of at least {at_least}")
+    if below is not None and value >= below:
+        raise ConfigError(f"{type(owner).__name__}.{field} is {value!r}; give a whole number below {below}")
 
 
 def check_bool(owner: object, field: str) -> None:

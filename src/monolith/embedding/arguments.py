@@ -25,11 +25,16 @@ MAX_TIME_S = 2**32 - 1
 
 
 def as_array(values: Any) -> NDArray[Any]:
-    """Return a NumPy view of an array-like; a torch tensor that needs a gradient is detached first."""
+    """Return a NumPy view of an array-like; a torch tensor that needs a gradient is detached first.
+
+    A tensor of bfloat16, which NumPy does not have, becomes float32.
+    """
     if type(values) is np.ndarray:
         return values
     if hasattr(values, "detach"):
         values = values.detach()
+        if str(values.dtype) == "torch.bfloat16":
+            values = values.float()
     return np.asarray(values)
 
 

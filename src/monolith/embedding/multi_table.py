@@ -90,7 +90,8 @@ class PlannedRows:
     """The rows of a plan's unique ids, and their places in the tables for one update; made by ``pull_planned``."""
 
     def __init__(self, tables: _PlannedTables, plan: _native.StepPlan) -> None:
-        self._tables, self._native = tables, tables.take()
+        self._tables = tables
+        self._native: _native.StepRows | None = tables.take()
         self.rows: Sequence[Rows] = self._native.pull(plan)
         """Per table of the plan, (U, D)."""
 
@@ -108,9 +109,14 @@ class PlannedRows:
         Raises:
             ConfigError: The rows were pushed already; nothing was applied.
         """
-        step = check_step(step)
-        self._native.push(grads, self._tables.rates_at(step), check_time(time_s), step)
-        self._tables.keep(self._native)
+        step, native = check_step(step), self._native
+        if native is None:  # its memory may have the rows of another step by now
+            raise ConfigError(
+                "the rows of this step are pushed already, expected one pull before each push; pull the plan again"
+            )
+        native.push(grads, self._tables.rates_at(step), check_time(time_s), step)
+        self._native = None
+        self._tables.keep(native)
 
 
 class MultiTable:
@@ -281,12 +287,15 @@ class MultiTable:
         """Remove rows by table; return for each id whether it had a row.
 
         The removals are changes like any other: the delta log and its followers get them.
+
+        Raises:
+            ConfigError: There is no table of a name, or ids have another form; nothing was removed.
         """
+        jobs = {name: (self[name], as_ids(name, given)) for name, given in ids.items()}
         existed = {}
-        for name, given in ids.items():
-            table = self[name]
-            existed[name] = table.contains(given)
-            table.delete(given)
+        for name, (table, keys) in jobs.items():
+            existed[name] = table.contains(keys)
+            table.delete(keys)
         return existed
 
     def evict(self, now_s: int | None = None, *, force: bool = False) -> int:

@@ -42,6 +42,8 @@ class EngineTable(Protocol):
 
     spec: TableSpec
     is_serving: bool
+    budget: int | None
+    """Bytes that it may take at present."""
     _native: _native.Table
 
     def __len__(self) -> int: ...
@@ -476,7 +478,7 @@ def restore_saved(table: EngineTable, saved: SavedTable, *, clear: bool, shard: 
         raise
     finally:
         if table._native.evicts_when_full:
-            table._native.set_budget(table.spec.max_bytes or 0)
+            table._native.set_budget(table.budget or 0)
 
 
 def _sources(saved: SavedTable, index: int, count: int) -> list[SavedShard]:

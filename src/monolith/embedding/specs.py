@@ -182,9 +182,9 @@ class TableSpec:
         if not isinstance(name, str) or not name:
             raise ConfigError(f"TableSpec.name is {name!r}; give a non-empty string")
         self._check_slices()
-        check_whole(self, "expire_days")
+        check_whole(self, "expire_days", below=1 << 32)
         self._check_slots("slot_expire_days")
-        check_whole(self, "occurrence_threshold")
+        check_whole(self, "occurrence_threshold", below=1 << 32)
         self._check_slots("slot_thresholds")
         admission: Any = self.admission
         if not isinstance(admission, AdmissionFilter):
@@ -194,7 +194,7 @@ class TableSpec:
         self._check_choice("nan_gradients", ("error", "skip", "pass"))
         for name in ("max_bytes", "touched_capacity"):
             if getattr(self, name) is not None:
-                check_whole(self, name, at_least=1)
+                check_whole(self, name, at_least=1, below=1 << 64)
         check_whole(self, "seed")
         if self.seed >= 1 << 64:
             raise ConfigError(f"TableSpec.seed is {self.seed}; give a number below 2^64")
@@ -220,7 +220,7 @@ class TableSpec:
             if isinstance(slot, bool) or not isinstance(slot, int) or not 0 <= slot < MAX_SLOTS:
                 raise ConfigError(f"TableSpec.{name} has the slot {slot!r}; slots go from 0 to {MAX_SLOTS - 1}")
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 32:
-                raise ConfigError(f"TableSpec.{name}[{slot}] is {value!r}; give a whole number of at least 0")
+                raise ConfigError(f"TableSpec.{name}[{slot}] is {value!r}; give a whole number from 0 to below 2^32")
         object.__setattr__(self, name, dict(sorted(by_slot.items())))
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:

@@ -70,9 +70,13 @@ class Table:
     [[-1.0, -2.0], [-2.0, -2.0], [0.0, 0.0]]
     """
 
+    budget: int | None
+    """Bytes that the table may take at present; see ``limit_memory``."""
+
     def __init__(self, spec: TableSpec) -> None:
         self.spec = spec
         self.is_serving = False
+        self.budget = spec.max_bytes
         self._native = _native.Table(_native_config(spec))
 
     @classmethod
@@ -80,6 +84,7 @@ class Table:
         table = cls.__new__(cls)
         table.spec = spec
         table.is_serving = True
+        table.budget = spec.max_bytes
         config = _native_config(spec)
         config.is_serving = True
         config.skip_zero_rows = skip_zero_rows
@@ -408,6 +413,7 @@ class Table:
             max_bytes: Bytes that the table may take from now on; None = unbounded.
             when_full: Reaction of the table at its budget.
         """
+        self.budget = max_bytes
         self._native.set_budget(max_bytes or 0)
         self._native.evicts_when_full = when_full == "evict_oldest"
 

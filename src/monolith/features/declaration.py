@@ -46,6 +46,8 @@ FeatureNames = (
 )
 
 _JSON_VERSION = 1
+_LONGEST = 1 << 20
+"""Most ids of a sequence; a dense feature has the same bound."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +129,11 @@ class Declaration:
             value_type = _type_of_vocabulary(name, value_type)
         if name in self.features or name in self.dense:
             raise ConfigError(f"feature {name!r} is declared twice; each feature has one declaration")
-        if max_sequence_length < 0:
-            raise ConfigError(f"feature {name!r}: max_sequence_length is {max_sequence_length}; give 0 or more")
+        if type(max_sequence_length) is not int or not 0 <= max_sequence_length <= _LONGEST:
+            raise ConfigError(
+                f"feature {name!r}: max_sequence_length is {max_sequence_length!r}; give a whole number from 0 to "
+                f"{_LONGEST}"
+            )
         combiner = combiner or ("first" if max_sequence_length else "sum")
         if combiner not in ("sum", "mean", "first"):
             raise ConfigError(f"feature {name!r}: combiner is {combiner!r}; use 'sum', 'mean' or 'first'")
@@ -373,8 +378,10 @@ class Declaration:
             source: Origin of the types, in errors.
 
         Raises:
-            SchemaMismatch: A feature has another type already, or features of one table differ in their types.
+            SchemaMismatch: A feature has another type already, or features of one table differ in their types; nothing
+                was recorded.
         """
+        recorded: dict[str, EmbeddingFeature] = {}
         for name, feature in self.features.items():
             found = types.get(feature.input)
             if found is None or feature.value_type == found:
@@ -384,17 +391,9 @@ class Declaration:
                     f"value_type of feature {name!r} is {found!r} in {source}, expected {feature.value_type!r} as in "
                     "the model; convert the values, or train a new model"
                 )
-            self._check_shared(feature, found)
-            self.features[name] = replace(feature, value_type=found)
-
-    def _check_shared(self, feature: EmbeddingFeature, found: ValueType) -> None:
-        for other in self.features.values():
-            if other.table == feature.table and other.value_type not in (None, found):
-                raise SchemaMismatch(
-                    f"value_type of feature {feature.name!r} is {found!r}, expected {other.value_type!r} as of "
-                    f"{other.name!r}: they share the rows of {feature.table!r}, and equal values need equal ids. "
-                    f"Declare value_type={other.value_type!r} for both"
-                )
+            _check_shared(feature, found, {**self.features, **recorded})
+            recorded[name] = replace(feature, value_type=found)
+        self.features.update(recorded)
 
     def tensors(self) -> list[LayoutTensor]:
         """Return the tensors of all layouts: layouts sorted by name, then in order."""
@@ -494,6 +493,16 @@ def _type_of_vocabulary(name: str, value_type: ValueType | None) -> ValueType:
             "a slot; leave one of them out"
         )
     return value_type or "slot48"  # a negative value means unknown, and keeps its sign in 48 bits
+
+
+def _check_shared(feature: EmbeddingFeature, found: ValueType, features: Mapping[str, EmbeddingFeature]) -> None:
+    for other in features.values():
+        if other.table == feature.table and other.value_type not in (None, found):
+            raise SchemaMismatch(
+                f"value_type of feature {feature.name!r} is {found!r}, expected {other.value_type!r} as of "
+                f"{other.name!r}: they share the rows of {feature.table!r}, and equal values need equal ids. "
+                f"Declare value_type={other.value_type!r} for both"
+            )
 
 
 def _check_admission(feature: EmbeddingFeature) -> None:

@@ -80,7 +80,10 @@ class GradNorm(Layer):
         diff = (weighted - average).abs()
         if self.relative_diff:
             diff = diff / (average + self.epsilon)
-        return self.scale * diff.pow(self.loss_pow).sum()
+        # A power below 1 has an infinite slope at 0, where the weights have nothing to learn.
+        is_apart = diff > 0
+        powers = torch.where(is_apart, diff, torch.ones_like(diff)).pow(self.loss_pow)
+        return self.scale * torch.where(is_apart, powers, torch.zeros_like(powers)).sum()
 
     def _in_order(self, losses: Mapping[str, Tensor] | Sequence[Tensor]) -> list[Tensor]:
         if isinstance(losses, Mapping):

@@ -165,7 +165,8 @@ class Orthogonal:
         """Fill ``tensor``."""
         if tensor.dim() < 2:
             raise ConfigError(f"Orthogonal cannot fill shape {tuple(tensor.shape)}; it needs at least two axes")
-        rows = torch.empty(tensor.numel() // tensor.shape[-1], tensor.shape[-1], dtype=tensor.dtype)
+        dtype = torch.promote_types(tensor.dtype, torch.float32)  # torch decomposes no half precision
+        rows = torch.empty(tensor.numel() // tensor.shape[-1], tensor.shape[-1], dtype=dtype)
         nn.init.orthogonal_(rows, self.gain)
         with torch.no_grad():
             tensor.copy_(rows.reshape(tensor.shape))

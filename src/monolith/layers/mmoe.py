@@ -114,7 +114,10 @@ class MMoE(Layer):
 
     def _record_importance(self, gates: Tensor) -> None:
         importance = gates.sum(dim=0)
-        spread = importance.var(dim=1, correction=0) / importance.mean(dim=1).square()
+        mean = importance.mean(dim=1)
+        # A batch without examples has no gates: its loss is 0, not NaN.
+        mean = torch.where(mean == 0, torch.ones_like(mean), mean)
+        spread = importance.var(dim=1, correction=0) / mean.square()
         self._recorded.values = {f"gate_importance_{task}": spread[task] for task in range(self.num_tasks)}
 
     def own_losses(self) -> dict[str, Tensor]:

@@ -59,7 +59,8 @@ class BatchNorm(Layer):
     """y = gamma ∘ (x − mean) / sqrt(var + epsilon) + beta, statistics over the batch.
 
     Training uses the biased moments of the batch, and moves the kept ones: moving ← momentum · moving +
-    (1 − momentum) · batch. Evaluation uses the kept ones, with the variance at least 0.
+    (1 − momentum) · batch. Evaluation uses the kept ones, with the variance at least 0. A batch without examples has no
+    moments, and leaves the kept ones as they are.
 
     Shapes: x and y (B, ...); every parameter and statistic has the shape of x without the batch, or of its last axis
     with ``pool_positions``.
@@ -160,6 +161,9 @@ class BatchNorm(Layer):
         return (x - mean) * torch.rsqrt(variance + self.epsilon)
 
     def _normalized_in_training(self, x: Tensor) -> Tensor:
+        if x.numel() == 0:  # its moments are NaN, and would stay in the kept ones
+            return self._normalize(x, self.moving_mean, self.moving_variance.clamp_min(0.0))
+        x = x.to(torch.promote_types(x.dtype, self.moving_mean.dtype))
         axes = tuple(range(x.dim() - 1)) if self.pool_positions else (0,)
         mean = x.mean(dim=axes)
         variance = x.var(dim=axes, correction=0)
@@ -187,15 +191,15 @@ class BatchNorm(Layer):
                 shift = shift.clamp(-self.clipping["dmax"], self.clipping["dmax"])
         normalized = self._normalize(x, mean, variance) * factor + shift
         with torch.no_grad():
-            self.renorm_mean.lerp_(mean, 1 - self.renorm_momentum)
-            self.renorm_stddev.lerp_(stddev, 1 - self.renorm_momentum)
+            self.renorm_mean.lerp_(mean.to(self.renorm_mean.dtype), 1 - self.renorm_momentum)
+            self.renorm_stddev.lerp_(stddev.to(self.renorm_stddev.dtype), 1 - self.renorm_momentum)
             self._keep(self.renorm_mean, (self.renorm_stddev.square() - self.epsilon).clamp_min(0.0))
         return normalized
 
     @torch.no_grad()
     def _keep(self, mean: Tensor, variance: Tensor) -> None:
-        self.moving_mean.lerp_(mean.detach(), 1 - self.momentum)
-        self.moving_variance.lerp_(variance.detach(), 1 - self.momentum)
+        self.moving_mean.lerp_(mean.detach().to(self.moving_mean.dtype), 1 - self.momentum)
+        self.moving_variance.lerp_(variance.detach().to(self.moving_variance.dtype), 1 - self.momentum)
 
     def _finish(self, normalized: Tensor) -> Tensor:
         if self.scale:

@@ -68,7 +68,7 @@ class AGRUCell(Layer):
         self.shape("gate_bias", 2 * units)
         self.shape("candidate_bias", units)
 
-    def measure(self, x: Tensor, *_rest: object) -> None:
+    def measure(self, x: Tensor, h: Tensor | None = None, a: Tensor | None = None) -> None:
         """Take the width of the input."""
         rows = x.shape[-1] + self.units
         self.shape("gate_kernel", rows, 2 * self.units)
@@ -136,6 +136,8 @@ def rnn_with_attention(
         following = cell.step(to_gates[:, t], to_candidate[:, t], state, None if att is None else att[:, t])
         state = following if mask is None else torch.where(mask[:, t : t + 1] >= 1, following, state)
         outputs.append(state)
+    if not outputs:  # no positions
+        return inputs.new_zeros(inputs.shape[0], 0, cell.units), state
     return torch.stack(outputs, dim=1), state
 
 

@@ -176,7 +176,8 @@ def _part(option: str, value: Any) -> Any:
     """Make an optimizer, initializer or compressor of a mapping; leave everything else as it is."""
     if option not in _PARTS or not isinstance(value, Mapping):
         return value
-    family, settings = _PARTS[option], dict(value)
+    # A wrapper such as "dc" has another optimizer inside.
+    family, settings = _PARTS[option], {name: _part(option, inner) for name, inner in value.items()}
     kind = settings.pop("kind", None)
     if kind not in family:
         raise ConfigError(f"{option} is of kind {kind!r}; {_nearest(str(kind), family)}")

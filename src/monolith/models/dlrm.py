@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import override
 
+from monolith.core.errors import ConfigError
 from monolith.data import Batch
 from monolith.features import Model, Output
 from monolith.layers import MLP
@@ -54,6 +55,10 @@ class DLRM(Model):
         if self.fields.width:
             self.bottom = MLP([*bottom, dim], ["relu"] * (len(bottom) + 1), input_dim=self.fields.width)
         count = len(self.fields.names) + (self.bottom is not None)
+        if count < 2:
+            raise ConfigError(
+                f"DLRM.sparse is {sparse!r} without dense features, expected two features to pair; name another one"
+            )
         self.register_buffer("pairs", torch.triu_indices(count, count, 1), persistent=False)
         width = count * (count - 1) // 2 + (dim if self.bottom is not None else 0)
         self.tower = MLP([*hidden, 1], input_dim=width)

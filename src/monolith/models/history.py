@@ -57,7 +57,14 @@ class HistoryFields:
             raise ConfigError(f"{label}.history is {past.name!r}, which has another role too; give each feature one")
         # The item is last, so its vector is easily found.
         self.fields = Fields(model, sparse=[*others, target], dense=dense, dim=dim, options=options)
-        model.embedding_feature(past.name, shared_with=target.name, max_sequence_length=max_history, column=past.column)
+        model.embedding_feature(
+            past.name,
+            shared_with=target.name,
+            max_sequence_length=max_history,
+            column=past.column,
+            value_type=past.value_type,
+            hash_wide=past.hash_wide or target.hash_wide,  # equal values need equal ids
+        )
         self._history = vector_slice(model, [past.name], dim, options)
         self.width = len(self.fields.names) * dim + self.fields.width
         """Columns of ``flat``."""

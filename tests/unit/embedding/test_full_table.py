@@ -210,3 +210,15 @@ def test_evictions_are_logged_first_immediately_then_once_a_minute(caplog: pytes
         clock.advance_s(60.0)
         log.report([table])
     assert len(caplog.messages) == 2
+
+
+def test_a_restore_keeps_the_limit_that_was_set_after_the_spec(tmp_path: Path) -> None:
+    table = Table(spec(max_bytes=None))
+    push(table, np.arange(1000), time_s=1)
+    table.save(tmp_path / "s")
+    table.limit_memory(BUDGET, "evict_oldest")
+    table.restore(tmp_path / "s")
+    for step in range(100):
+        push(table, np.arange(step * 500, (step + 1) * 500), time_s=2 + step)
+        assert table.memory_bytes <= BUDGET
+    assert table.stats.rows_evicted_full > 0

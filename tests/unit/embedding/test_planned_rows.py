@@ -148,3 +148,29 @@ def test_rows_are_pushed_once_and_in_their_shape() -> None:
     np.testing.assert_array_equal(store["a"].lookup(plan.ids(0)), rows)
     with pytest.raises(DimensionMismatch, match="expected 2; pull it from its own tables"):
         store.pull_planned(plan, TABLES[:2])
+
+
+def test_rows_that_are_pushed_already_leave_those_of_the_next_step_alone() -> None:
+    store, random = make_store(), np.random.default_rng(3)
+    first, second = draw_plan(random, 8), draw_plan(random, 8)
+    pushed = store.pull_planned(first, TABLES)
+    pushed.push(pushed.rows)
+    ids = second.ids(0)
+    following = store.pull_planned(second, TABLES)
+    before = store["a"].lookup(ids)
+    with pytest.raises(ConfigError, match="one pull before each push"):
+        pushed.push(following.rows)
+    assert np.array_equal(store["a"].lookup(ids), before)
+    following.push([np.ones_like(rows) for rows in following.rows])
+    assert not np.array_equal(store["a"].lookup(ids), before)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"missing": [1]}, {"b": [0.5]}], ids=["a name without a table", "ids that are no integers"]
+)
+def test_a_refused_removal_removes_nothing(wrong: dict[str, list[float]]) -> None:
+    store = make_store()
+    store["a"].assign([1], np.ones((1, DIMS["a"]), np.float32))
+    with pytest.raises(ConfigError):
+        store.delete({"a": [1], **wrong})
+    assert len(store["a"]) == 1

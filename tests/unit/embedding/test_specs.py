@@ -25,6 +25,7 @@ from monolith.embedding.optimizers import (
     StochasticRoundingFp16,
 )
 from monolith.embedding.specs import SliceSpec, TableSpec, merge_specs
+from monolith.embedding.table import Table
 
 
 def one_slice(name: str = "t", **settings: Any) -> TableSpec:
@@ -286,3 +287,23 @@ def test_different_tables_stay_apart_in_sorted_order() -> None:
 def test_two_tables_of_one_name_are_refused() -> None:
     with pytest.raises(ConfigError, match="two tables are called 'a'"):
         merge_specs([one_slice("a"), one_slice("a", seed=1)])
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [
+        ("expire_days", 2**32 - 1),
+        ("occurrence_threshold", 2**32 - 1),
+        ("max_bytes", 2**64 - 1),
+        ("touched_capacity", 2**64 - 1),
+    ],
+)
+def test_numbers_beyond_those_of_the_engine_are_named(name: str, most: int) -> None:
+    assert len(Table(one_slice(**{name: most}))) == 0
+    with pytest.raises(ConfigError, match=rf"TableSpec\.{name} is {most + 1}; give a whole number below"):
+        one_slice(**{name: most + 1})
+
+
+def test_a_number_of_a_slot_beyond_the_engine_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"slot_thresholds\[1\] is 4294967296; .*below 2\^32"):
+        one_slice(slot_thresholds={1: 2**32})

@@ -303,6 +303,8 @@ def test_torch_tensors_are_accepted() -> None:
     table.assign(torch.tensor([1, 2]), torch.ones(2, 2))
     table.apply_gradients(torch.tensor([1]), torch.zeros(1, 2))
     assert table.lookup(torch.tensor([1, 2])).tolist() == [[1, 1], [1, 1]]
+    table.assign([2], torch.full((1, 2), 1.5, dtype=torch.bfloat16, requires_grad=True))
+    assert table.lookup([2]).tolist() == [[1.5, 1.5]]
 
 
 # --- defects found before the first release; see docs/reference/bugs.md ----------------------------------------------

@@ -164,6 +164,8 @@ def test_slices_that_are_groups_stay_apart() -> None:
         (lambda made: made.add_feature("x", combiner="first"), "'first' needs a length"),
         (lambda made: made.add_feature("x", combiner="max"), "combiner is 'max'"),
         (lambda made: made.add_feature("x", max_sequence_length=-1), "max_sequence_length is -1"),
+        (lambda made: made.add_feature("x", max_sequence_length=2.5), "max_sequence_length is 2.5; give a whole"),
+        (lambda made: made.add_feature("x", max_sequence_length=2**40), "max_sequence_length is 1099511627776; give"),
         (lambda made: made.add_feature("x", slot=9, shared_with="item_id"), "slot 9"),
         (lambda made: made.add_feature("x", shared_with="y"), "'y' is not declared"),
         (lambda made: made.add_layout(["y"], "vec", 4, out=None), "'y' is not declared"),
@@ -289,3 +291,14 @@ def test_a_threshold_holds_for_every_64_bit_id() -> None:
         tables["user"].apply_gradients(ids, np.ones((3, 2), np.float32))
         rows.append(len(tables["user"]))
     assert rows == [0, 0, 0, 3, 3]
+
+
+def test_refused_types_of_values_are_not_recorded() -> None:
+    made = declare(other={}, user={"value_type": "integer"}, item={}, last={"shared_with": "item"})
+    with pytest.raises(SchemaMismatch, match="'user' is 'text'"):
+        made.record_value_types({"other": "text", "user": "text"})
+    with pytest.raises(SchemaMismatch, match="share the rows of 'item'"):
+        made.record_value_types({"item": "integer", "last": "text"})
+    assert made.value_types == {"user": "integer"}
+    made.record_value_types(dict.fromkeys(made.inputs, "integer"))
+    assert set(made.value_types.values()) == {"integer"}

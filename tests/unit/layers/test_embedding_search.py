@@ -150,3 +150,10 @@ def test_bad_inputs_are_named() -> None:
         search([[1, 2]])(torch.ones(1, 4))
     with pytest.raises(ConfigError, match="needs a teacher if and only if"):
         search([[1]])(torch.ones(1, 1), torch.ones(1, 1))
+
+
+def test_a_batch_without_examples_is_as_far_from_the_teacher_as_none() -> None:
+    layer = search([[1, 2]], teacher_embedding_sizes_list=[4])
+    layer(torch.zeros(0, 3), torch.zeros(0, 4))
+    (distance,) = layer_losses(layer).values()
+    assert distance.item() == 0

@@ -137,3 +137,9 @@ def test_a_torch_function_is_an_initializer() -> None:
 def test_wrong_settings_are_named(make: object, message: str) -> None:
     with pytest.raises(ConfigError, match=message.replace("?", r"\?")):
         make()  # type: ignore[operator]
+
+
+def test_orthogonal_fills_half_precision() -> None:
+    weight = torch.empty(4, 3, dtype=torch.bfloat16)
+    initializers.get("orthogonal")(weight)
+    torch.testing.assert_close(weight.float().t() @ weight.float(), torch.eye(3), atol=0.05, rtol=0.0)

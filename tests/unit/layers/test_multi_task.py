@@ -163,3 +163,14 @@ def test_snr_refuses_another_number_of_inputs() -> None:
     layer([torch.zeros(1, 3)] * 2)
     with pytest.raises(ConfigError, match="got 3 inputs, it was built with 2"):
         layer([torch.zeros(1, 3)] * 3)
+
+
+@pytest.mark.parametrize("gate_type", ["topk", "noise_topk"])
+def test_a_batch_without_examples_has_balanced_gates(gate_type: Any) -> None:
+    layer = layers.MMoE(2, [4], num_experts=3, gate_type=gate_type)
+    layer(torch.zeros(0, 5))
+    found = layers.layer_losses(layer)
+    torch.stack(list(found.values())).sum().backward()
+    assert [loss.item() for loss in found.values()] == [0.0, 0.0]
+    assert layer.gate_kernel.grad is not None
+    assert layer.gate_kernel.grad.abs().sum() == 0

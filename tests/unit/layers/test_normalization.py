@@ -142,3 +142,43 @@ def test_wrong_arguments_are_named(make: Callable[[], object], message: str) -> 
 def test_a_single_tensor_is_pooled_as_it_is() -> None:
     x = torch.ones(2)
     assert layers.AvgPooling()([x]) is x
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"renorm": True}, {"training_use_global_dist": True}, {"pool_positions": True}]
+)
+def test_a_batch_without_examples_leaves_the_kept_moments(options: dict[str, bool]) -> None:
+    norm = layers.BatchNorm(**options)
+    norm(torch.randn(4, 2))
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    empty = norm(torch.zeros(0, 2))
+    assert empty.shape == (0, 2)
+    empty.sum().backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() == 0 for weight in norm.parameters())
+    torch.testing.assert_close(norm.state_dict(), before)
+
+
+@pytest.mark.parametrize("renorm", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_rows_of_another_precision_move_the_kept_moments(dtype: torch.dtype, renorm: bool) -> None:
+    x = torch.randn(64, 3).to(dtype)
+    norm, expected = layers.BatchNorm(renorm=renorm), layers.BatchNorm(renorm=renorm)
+    torch.testing.assert_close(norm(x).float(), expected(x.float()))
+    torch.testing.assert_close(norm.state_dict(), expected.state_dict())
+
+
+def test_a_tower_with_batch_norm_trains_in_mixed_precision() -> None:
+    tower = layers.MLP([4, 1], enable_batch_normalization=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        tower(torch.randn(8, 3)).float().sum().backward()
+    assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in tower.parameters())
+
+
+def test_equal_gradients_have_nothing_to_balance_for_any_power() -> None:
+    shared = torch.ones(1, 1, requires_grad=True)
+    layer = layers.GradNorm(["a", "b"], loss_pow=0.5)
+    balance, _ = layer([shared.sum(), shared.sum()], [shared])
+    balance.backward()
+    assert balance.item() == 0
+    assert layer.logits.grad is not None
+    assert layer.logits.grad.tolist() == [0.0, 0.0]

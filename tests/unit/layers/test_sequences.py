@@ -127,3 +127,17 @@ WRONG: list[tuple[Callable[[], object], str]] = [
 def test_wrong_arguments_are_named(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_a_new_cell_takes_its_arguments_by_name() -> None:
+    x, h, a = torch.randn(2, 5), torch.randn(2, 3), torch.rand(2)
+    cell = layers.AGRUCell(3)
+    by_name = cell(x, h=h, a=a)
+    torch.testing.assert_close(cell(x, h, a), by_name)
+
+
+def test_a_sequence_without_positions_leaves_the_first_state() -> None:
+    outputs, state = layers.rnn_with_attention(layers.AGRUCell(3), torch.zeros(2, 0, 5), torch.zeros(2, 0))
+    assert outputs.shape == (2, 0, 3)
+    assert state.tolist() == [[0.0] * 3] * 2
+    assert layers.DIEN(4)(torch.ones(2, 4), torch.zeros(2, 0, 3)).tolist() == [[0.0] * 4] * 2

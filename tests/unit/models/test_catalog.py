@@ -9,7 +9,7 @@ from monolith.core.errors import ConfigError
 from monolith.data import DenseFeature, Schema, SparseFeature
 from monolith.demo.world import World
 from monolith.demo.world.files import write_parquet
-from monolith.embedding import Adam, Fp16, Zeros
+from monolith.embedding import Adam, DelayCompensated, Fp16, Sgd, StochasticRoundingFp16, Zeros
 from monolith.features import Model
 from monolith.models import MODELS, DeepFM, TwoTower, build, from_schema
 
@@ -143,3 +143,13 @@ def test_every_model_reads_a_parquet_file_whose_schema_was_inferred(name: str, t
     said = model(batch)
     for output in said if isinstance(said, list) else [said]:
         assert output.logits.shape == (64,)
+
+
+def test_a_part_may_have_another_one_inside() -> None:
+    inner = {"kind": "stochastic_rounding_float16", "optimizer": {"kind": "sgd", "learning_rate": 0.5}}
+    options = {"sparse": ["a"], "vec_optimizer": {"kind": "dc", "lambda_": 0.1, "optimizer": inner}}
+    piece = build("deepfm", options).declaration.slices["a"]["vec"]
+    assert piece.optimizer == DelayCompensated(StochasticRoundingFp16(Sgd(learning_rate=0.5)), 0.1)
+    inner["optimizer"] = {"kind": "adagrat"}
+    with pytest.raises(ConfigError, match="vec_optimizer is of kind 'adagrat'; did you mean 'adagrad'"):
+        build("deepfm", options)

@@ -331,6 +331,7 @@ def test_a_name_alone_has_the_same_slot_in_every_model() -> None:
         (lambda: DIN(item="i", history="h", max_history=0), "DIN.max_history is 0"),
         (lambda: MMoE(sparse=["a"], heads=["x", "x"]), r"MMoE.heads is \['x', 'x'\]"),
         (lambda: MMoE(sparse=["a"], heads="click"), "MMoE.heads is 'click'"),
+        (lambda: DLRM(sparse=["a"]), r"DLRM.sparse is \['a'\] without dense features, expected two features"),
         (lambda: TwoTower(user=["u"], item=["i"], loss="hinge"), "TwoTower.loss is 'hinge'"),  # type: ignore[arg-type]
         (lambda: TwoTower(user=["u"], item=["i"], temperature=0.0), "TwoTower.temperature is 0.0"),
     ],
@@ -345,3 +346,13 @@ def test_an_unknown_option_of_a_ready_made_model_is_refused_with_the_nearest_nam
         DeepFM(sparse=["a"], optimizer=Adagrad())  # type: ignore[call-arg]
     with pytest.raises(ConfigError, match=r"did you mean 'vec_optimizer'"):
         TwoTower(user=["a"], item=["b"], vec_optimiser=Adagrad())  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("cls", [DIN, DIEN])
+def test_a_history_keeps_the_type_that_it_is_given(cls: type[Model]) -> None:
+    item = SparseFeature("item", 3, value_type="fid", hash_wide=True)
+    for past in (SparseFeature("past", 3, value_type="fid", hash_wide=True), "past"):
+        (found,) = [each for each in cls(item=item, history=past).declaration.schema().sparse_features if each != item]
+        assert (found.value_type, found.hash_wide) == ("fid", True)
+    with pytest.raises(ConfigError, match="value_type of feature 'past' is 'text', expected 'integer'"):
+        cls(item=SparseFeature("item", value_type="integer"), history=SparseFeature("past", value_type="text"))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from monolith.core.errors import ConfigError
-from monolith.layers.losses.heads import sigmoid_loss_and_pred
+from monolith.layers.losses.heads import check_per_example, sigmoid_loss_and_pred
 
 __all__ = ["DelayedFeedback", "delayed_feedback_loss"]
 
@@ -62,6 +62,7 @@ def delayed_feedback_loss(
         raise ConfigError(f"delayed_feedback is {method!r}, expected 'fnw' or 'fnc'")
     if label.shape != logits.shape:
         raise ConfigError(f"label has shape {tuple(label.shape)}, logits {tuple(logits.shape)}; make them the same")
+    check_per_example("instance_weight", instance_weight, logits)
     if method == "fnw":
         weights = _weigh(logits, label, sample_rate)
         instance_weight = weights if instance_weight is None else weights * instance_weight

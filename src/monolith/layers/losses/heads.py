@@ -59,6 +59,8 @@ def sigmoid_loss_and_pred(
             f"label has shape {tuple(label.shape)}, logits {tuple(biased.shape)}; make them the same, e.g. squeeze(1)"
         )
     label = label.to(biased.dtype)
+    check_per_example("mask", mask, biased)
+    check_per_example("instance_weight", instance_weight, biased)
     if mask is not None:
         known = mask.to(torch.bool)
         label = torch.where(known, label, torch.zeros_like(label))
@@ -68,6 +70,17 @@ def sigmoid_loss_and_pred(
     if instance_weight is not None:
         losses = losses * instance_weight
     return losses.sum(), pred
+
+
+def check_per_example(label: str, given: Tensor | None, logits: Tensor) -> None:
+    """Refuse a tensor that would repeat the examples of ``logits``, such as (B,) beside logits of (B, 1)."""
+    if given is None or not isinstance(given, Tensor):
+        return
+    sizes = zip(reversed(given.shape), reversed(logits.shape), strict=False)
+    if given.dim() > logits.dim() or not all(size in (1, expected) for size, expected in sizes):
+        raise ConfigError(
+            f"{label} has shape {tuple(given.shape)}, logits {tuple(logits.shape)}; make them the same, e.g. squeeze(1)"
+        )
 
 
 def _clip_logits(logits: Tensor, threshold: float) -> Tensor:

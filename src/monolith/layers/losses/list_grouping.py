@@ -14,7 +14,8 @@ __all__ = ["group_by_list"]
 def group_by_list(rank_id: Tensor, labels: Tensor, *columns: Tensor) -> tuple[Tensor, ...]:
     """Group a batch by ``rank_id`` into padded lists: labels are padded with −1, other columns with 0.
 
-    Lists are in the order of their first row, and rows keep their order. Gradients flow back to the rows.
+    Lists are in the order of their first row, and rows keep their order. Gradients flow back to the rows. Labels of a
+    type without −1 (bool or unsigned) become floats.
 
     Shapes: all inputs (B,); all results (lists, longest list).
 
@@ -30,6 +31,8 @@ def group_by_list(rank_id: Tensor, labels: Tensor, *columns: Tensor) -> tuple[Te
             raise ConfigError(
                 f"{name} has shape {tuple(column.shape)}, rank_id {tuple(rank_id.shape)}; give one per row"
             )
+    if not labels.dtype.is_signed:
+        labels = labels.to(torch.get_default_dtype())
     if rank_id.numel() == 0:
         return tuple(column.reshape(0, 0) for column in (labels, *columns))
     list_of_row, position_in_list = _places(rank_id)

@@ -119,10 +119,15 @@ def _list_weights(weights: Tensor | None, like: Tensor) -> Tensor:
     return flat.to(like.dtype)
 
 
+def _lowest(scores: Tensor) -> Tensor:
+    """Return the smallest score of each list, (lists, 1); 0 where lists have no items."""
+    return scores.amin(dim=1, keepdim=True) if scores.shape[1] else scores.new_zeros(scores.shape[0], 1)
+
+
 def _ranks(labels: Tensor, logits: Tensor) -> Tensor:
     """Return the rank of each item by score, from 1; padding comes last."""
     scores = logits.detach()
-    padded = torch.where(labels >= 0, scores, scores.amin(dim=1, keepdim=True) - 1e-6)
+    padded = torch.where(labels >= 0, scores, _lowest(scores) - 1e-6)
     # Padding last even where the subtraction is lost to rounding.
     order = torch.argsort(padded, dim=1, descending=True, stable=True)
     order = order.gather(1, torch.argsort((labels < 0).to(torch.int8).gather(1, order), dim=1, stable=True))
@@ -298,7 +303,7 @@ def list_mle_loss(
     terms = torch.where(valid, tails - scores, torch.zeros_like(scores))
     if lambda_weight is not None:
         ranks = torch.arange(1, labels.shape[1] + 1, dtype=logits.dtype, device=logits.device).expand_as(logits)
-        terms = terms * lambda_weight.individual_weights(labels, ranks)
+        terms = terms * lambda_weight.individual_weights(labels.gather(1, order).to(logits.dtype), ranks)
     return _reduce(terms.sum(dim=1), _list_weights(weights, logits), reduction)
 
 
@@ -329,8 +334,7 @@ def approx_ndcg_loss(
     labels = labels.to(logits.dtype)
     valid = labels >= 0
     clean = torch.where(valid, labels, torch.zeros_like(labels))
-    lowest = logits.detach().amin(dim=1, keepdim=True) - 1000.0
-    scores = torch.where(valid, logits, lowest.expand_as(logits))
+    scores = torch.where(valid, logits, (_lowest(logits.detach()) - 1000.0).expand_as(logits))
     ranks = 0.5 + torch.sigmoid(alpha * (scores.unsqueeze(1) - scores.unsqueeze(2))).sum(dim=2)
     best = inverse_max_dcg(clean, ndcg_gain, ndcg_discount).squeeze(1)
     losses = -(ndcg_gain(clean) * ndcg_discount(ranks)).sum(dim=1) * best

@@ -138,3 +138,9 @@ def test_an_unknown_method_raises() -> None:
 def test_labels_of_another_shape_raise(method: DelayedFeedback) -> None:
     with pytest.raises(ConfigError, match=r"label has shape \(2,\), logits \(3,\)"):
         delayed_feedback_loss(torch.zeros(3), torch.zeros(2), method=method)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_weight_that_would_repeat_the_examples_is_refused(method: DelayedFeedback) -> None:
+    with pytest.raises(ConfigError, match=r"instance_weight has shape \(4, 1\), logits \(4,\)"):
+        delayed_feedback_loss(torch.zeros(4), torch.zeros(4), method=method, instance_weight=torch.ones(4, 1))

@@ -343,3 +343,43 @@ WRONG: list[tuple[Callable[[], Any], str]] = [
 def test_wrong_arguments_are_named(make: Callable[[], Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name", ["mask", "instance_weight"])
+def test_a_weight_or_mask_that_would_repeat_the_examples_is_refused(name: str) -> None:
+    column, row = torch.zeros(4, 1), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    for logits, other in ((column, row), (row, column)):
+        with pytest.raises(ConfigError, match=rf"{name} has shape .*, logits .*; make them the same"):
+            losses.sigmoid_loss_and_pred(logits, torch.zeros_like(logits), **{name: other})
+    per_example = row.unsqueeze(1)
+    loss, _ = losses.sigmoid_loss_and_pred(torch.zeros(4, 3), torch.zeros(4, 3), instance_weight=per_example)
+    assert loss is not None
+    assert loss.item() == pytest.approx(30 * math.log(2.0))
+
+
+@pytest.mark.parametrize("name", sorted(losses.RankingLossKey))
+def test_an_empty_batch_has_the_loss_zero(name: str) -> None:
+    labels, scores = losses.group_by_list(torch.zeros(0, dtype=torch.int64), torch.zeros(0), torch.zeros(0))
+    for weight in (None, losses.ndcg_lambda_weight()):
+        scores.requires_grad_()
+        loss = losses.make_loss_fn(name, lambda_weight=weight)(labels, scores, {})
+        loss.backward()
+        assert loss.item() == 0
+
+
+def test_a_lambda_weight_of_list_mle_sees_the_labels_in_the_order_of_its_terms() -> None:
+    labels, scores, turned = torch.tensor([[0.0, 2.0, 1.0]]), torch.tensor([[1.0, 3.0, 2.0]]), [2, 0, 1]
+    weight = losses.ndcg_lambda_weight()
+    whole = losses.list_mle_loss(labels, scores, lambda_weight=weight)
+    torch.testing.assert_close(losses.list_mle_loss(labels[:, turned], scores[:, turned], lambda_weight=weight), whole)
+    discounts = 1 / torch.log1p(torch.tensor([1.0, 2.0]))
+    gains = torch.tensor([3.0, 1.0])
+    tops = torch.tensor([[3.0, 2.0, 1.0], [2.0, 1.0, -math.inf]])
+    terms = torch.logsumexp(tops, 1) - tops[:, 0]
+    torch.testing.assert_close(whole, (gains * discounts * terms).sum() / (gains * discounts).sum())
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8])
+def test_padding_of_labels_without_a_sign_is_not_positive(dtype: torch.dtype) -> None:
+    (labels,) = losses.group_by_list(torch.tensor([5, 5, 2]), torch.tensor([1, 0, 1], dtype=dtype))
+    assert labels.tolist() == [[1, 0], [1, -1]]
