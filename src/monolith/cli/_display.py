@@ -1,13 +1,33 @@
-"""Texts of sizes and times, and the progress bar of ``monolith inspect``."""
+"""Texts of sizes, times and reports, and the progress bar of ``monolith inspect``."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import json
+import math
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
-__all__ = ["checking_bar", "size_text", "time_text"]
+__all__ = ["checking_bar", "json_text", "size_text", "time_text"]
+
+
+def json_text(report: Any) -> str:
+    """Return a report as JSON, which has neither NaN nor infinity: such numbers are null.
+
+    >>> json_text({"auc": float("nan"), "rows": [1.5, float("inf")]})
+    '{"auc": null, "rows": [1.5, null]}'
+    """
+    return json.dumps(_finite(report), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def size_text(count: int) -> str:
@@ -25,10 +45,19 @@ def size_text(count: int) -> str:
 
 
 def time_text(time_s: float) -> str:
-    """Return unix seconds as a UTC date and time; "none" for zero."""
+    """Return unix seconds as a UTC date and time; "none" for zero.
+
+    Event times are data: those beyond the year 9999 have no date, for example microseconds instead of milliseconds.
+
+    >>> time_text(1_700_000_000), time_text(1.7e12)
+    ('2023-11-14 22:13:20 UTC', 'unix time 1700000000000 s')
+    """
     if time_s == 0:
         return "none"
-    return f"{datetime.datetime.fromtimestamp(time_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    try:
+        return f"{datetime.datetime.fromtimestamp(time_s, datetime.UTC):%Y-%m-%d %H:%M:%S} UTC"
+    except (ValueError, OverflowError):
+        return f"unix time {time_s:.0f} s"
 
 
 @contextlib.contextmanager

@@ -67,6 +67,11 @@ class ModelOptions:
     def _models(self) -> list[ModelConfig]:
         from monolith.serving import ModelConfig, VersionPolicy
 
+        if self.base_path and self.model_base_path and self.base_path != self.model_base_path:
+            raise ConfigError(
+                f"BASE_PATH is {self.base_path!r} and --model-base-path is {self.model_base_path!r}, expected one; "
+                "leave one of them out"
+            )
         folder = self.base_path or self.model_base_path
         if (folder is None) == (self.model_config_file is None):
             raise ConfigError(

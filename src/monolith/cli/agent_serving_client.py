@@ -11,6 +11,7 @@ import typer
 
 __all__ = ["register"]
 
+_COMMANDS = ("load", "unload", "status")
 _EPILOG = (
     "Example: monolith agent serving-client load --zk-servers zk:2181 --bzid shop --model-name clicks "
     "--model-dir /models/clicks/exported_models"
@@ -42,10 +43,12 @@ def serving_client(
     from monolith.agent.session import make_session
     from monolith.core.errors import ConfigError
 
+    chosen = command or cmd_type or "status"
+    if chosen not in _COMMANDS:
+        raise ConfigError(f"command is {chosen!r}, expected one of {', '.join(_COMMANDS)}; give one of these")
     for flag, value in (("--bzid", bzid), ("--model-name", model_name)):
         if not value:
             raise ConfigError(f"{flag} is '', expected a name; give {flag}")
-    chosen = command or cmd_type or "status"
     session = make_session(zk_servers, os.environ.get("ZK_AUTH") or None, timeout_s=timeout_s)
     session.start()
     try:

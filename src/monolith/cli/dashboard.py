@@ -41,9 +41,10 @@ def dashboard(
     from monolith.dashboard import DashboardServer, Scraper
     from monolith.dashboard.boxes import Explainer, Predictor
     from monolith.dashboard.scraper import parse_target
+    from monolith.rpc.security import read_token
 
     end_with_starter(os.environ)
-    token = None if token_file is None else token_file.read_text().strip()
+    token = read_token(token_file, "--token-file") or None
     scraper = Scraper([parse_target(text.strip()) for text in targets.split(",")], interval_s=interval_s)
     explainer = None if ps is None else Explainer([address.strip() for address in ps.split(",")])
     try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import signal
 import sys
@@ -16,6 +15,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from monolith.cli._display import json_text
 
 if TYPE_CHECKING:
     from monolith.demo.demo import DemoResult
@@ -109,7 +110,7 @@ def _exit_on_signals() -> Iterator[None]:
 
 def _show(result: DemoResult, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(dataclasses.asdict(result)))
+        typer.echo(json_text(dataclasses.asdict(result)))
         return
     from rich.console import Console
     from rich.table import Table

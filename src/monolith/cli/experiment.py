@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from monolith.cli._display import json_text
 
 if TYPE_CHECKING:
     from monolith.demo.experiments import CollisionResult, SyncIntervalReport
@@ -83,7 +84,7 @@ def sync_interval(
             options["label_features"] = tuple(label_features.split(","))
         reports = _measure_data(options, rows, numbers, intervals_s, threads, _show_progress(as_json))
     if as_json:
-        typer.echo(json.dumps({"reports": [dataclasses.asdict(report) for report in reports]}))
+        typer.echo(json_text({"reports": [dataclasses.asdict(report) for report in reports]}))
     else:
         _show_intervals(reports)
     if plot is not None:
@@ -142,7 +143,7 @@ def collisions(
         progress=_show_progress(as_json),
     )
     if as_json:
-        typer.echo(json.dumps({"results": [dataclasses.asdict(result) for result in results]}))
+        typer.echo(json_text({"results": [dataclasses.asdict(result) for result in results]}))
     else:
         _show_collisions(results)
     if plot is not None:

@@ -60,8 +60,8 @@ def filter_records(
 ) -> None:
     """Copy the records that filters keep. Kept records stay as they are, except labels that a transform sets.
 
-    DESTINATION is compressed by its suffix (.zst, .gz, ...) and appears when it is complete. Counts go to standard
-    error if DESTINATION is standard output.
+    Sort ids and Kafka words before the records become empty. DESTINATION is compressed by its suffix (.zst, .gz, ...)
+    and appears when it is complete. Counts go to standard error if DESTINATION is standard output.
     """
     from monolith.core import storage
     from monolith.data.record_filter import RecordFilter

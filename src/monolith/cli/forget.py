@@ -70,11 +70,14 @@ def forget(
     """Remove ids from a running training, its delta log, later checkpoints and following servers."""
     from monolith.core.clock import Deadline, SystemClock
     from monolith.core.durable_files import replace_file
+    from monolith.discovery.address import split_address
     from monolith.training.control.client import ControllerClient
 
     topics = [(url, open_topic(url).settings) for url in log or ()]  # an unknown topic fails before the removal
     if receipt_file is not None and not receipt_file.absolute().parent.is_dir():
         raise ConfigError(f"receipt is '{receipt_file}', expected a file in an existing folder; create the folder")
+    for address in server or ():  # an invalid address fails before the removal
+        split_address(address.partition("/")[0])
     deadline = Deadline(SystemClock(), timeout_s)
     with ControllerClient(target, timeout_s=timeout_s, save_timeout_s=timeout_s) as client:
         receipt = client.forget(
@@ -119,6 +122,8 @@ def _describe(receipt: Receipt, body: dict[str, Any]) -> str:
 
 def _wait_for_server(text: str, receipt: Receipt, deadline: Deadline) -> dict[str, Any]:
     """Wait until a model server has applied the cut of a receipt; return its state."""
+    from http.client import HTTPException
+
     from monolith.core.clock import SystemClock
 
     address, _, model = text.partition("/")
@@ -131,12 +136,12 @@ def _wait_for_server(text: str, receipt: Receipt, deadline: Deadline) -> dict[st
         try:
             seen = _read_cuts(address, model)
             error = None
-        except OSError as failure:
+        except (OSError, HTTPException, ValueError) as failure:  # for example a gRPC port
             error = failure
         if seen and min(seen) >= receipt.cut:
             return {"address": address, "model": model or None, "cut": int(min(seen)), "applied_at_s": clock.now_s()}
         clock.sleep_s(_POLL_S)
-    reason = error or (f"cuts are {[int(each) for each in seen]}" if seen else "it follows no cut")
+    reason = repr(error) if error else (f"cuts are {[int(each) for each in seen]}" if seen else "it follows no cut")
     raise RpcTimeout(
         f"server {address} has not applied cut {receipt.cut}: {reason}; the rows are removed from the training, "
         "check the server",

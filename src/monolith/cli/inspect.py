@@ -22,7 +22,7 @@ from monolith.cli import (
     inspect_machine,
     inspect_records,
 )
-from monolith.cli._display import checking_bar, size_text, time_text
+from monolith.cli._display import checking_bar, json_text, size_text, time_text
 from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def table(
     if fid is not None:
         report["explain"] = explanations
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(json_text(report))
     elif sys.stdout.isatty():
         _show_rich(report)
     else:

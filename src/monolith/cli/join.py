@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import os
 import queue
 import time
@@ -97,13 +98,13 @@ def join(
     _check("on-lost", on_lost, ("raise", "earliest"))
     settings = JoinSettings(
         tasks=parse_tasks(tasks),
-        window_ms=_to_ms(window_s),
-        horizon_ms=None if horizon_s is None else _to_ms(horizon_s),
-        orphan_hold_ms=None if orphan_hold_s is None else _to_ms(orphan_hold_s),
-        skew_ms=_to_ms(skew_s),
-        out_of_order_ms=_to_ms(out_of_order_s),
-        idle_ms=_to_ms(idle_s),
-        future_ms=_to_ms(future_s),
+        window_ms=_to_ms("window-s", window_s),
+        horizon_ms=None if horizon_s is None else _to_ms("horizon-s", horizon_s),
+        orphan_hold_ms=None if orphan_hold_s is None else _to_ms("orphan-hold-s", orphan_hold_s),
+        skew_ms=_to_ms("skew-s", skew_s),
+        out_of_order_ms=_to_ms("out-of-order-s", out_of_order_s),
+        idle_ms=_to_ms("idle-s", idle_s),
+        future_ms=_to_ms("future-s", future_s),
         late=cast(Any, late),
         mode=cast(Any, mode),
         sample_rate=sample_rate,
@@ -214,5 +215,7 @@ def _check(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"--{name} is {value!r}, expected one of {', '.join(choices)}")
 
 
-def _to_ms(seconds: float) -> int:
+def _to_ms(name: str, seconds: float) -> int:
+    if not math.isfinite(seconds):
+        raise ConfigError(f"--{name} is {seconds}, expected a finite number of seconds")
     return round(seconds * 1000)

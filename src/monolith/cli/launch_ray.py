@@ -95,4 +95,6 @@ def _job(command: list[str], num_ps: int, num_workers: int) -> tuple[ClusterJobC
     reader = typer.Typer()
     reader.command()(with_config_options(ClusterJobConfig)(train))
     typer.main.get_command(reader).main(command[1:], prog_name="train", standalone_mode=False)
+    if not jobs:  # the options have --help, which is printed
+        raise typer.Exit
     return jobs[0]

@@ -133,6 +133,13 @@ def _bytes(text: str) -> bytes:
     return base64.b64decode(text[7:], validate=True) if text.startswith("base64:") else text.encode()
 
 
+def _content(given: object) -> bytes:
+    """Return the bytes of a JSON value. Text of an object or of null would be Python's, not the JSON of the line."""
+    if not isinstance(given, str | int) or isinstance(given, bool):
+        raise TypeError(f"{given!r} is not text; write an object as a JSON string")
+    return _bytes(str(given))
+
+
 def _describe(value: bytes, record: str) -> str:
     from monolith.cli.inspect_records import describe
 
@@ -163,12 +170,17 @@ def append(
         topic = Topic.create(parts.place, parts.topic, settings)
     else:
         topic = open_topic(url)
-    with LogWriter(topic) as writer:
-        for number, (value, key, time_ms) in enumerate(_messages(records, lines), 1):
-            try:
-                writer.write(value, key, time_ms)
-            except ConfigError as error:
-                raise ConfigError(f"message {number}: {error}") from error
+    writer = LogWriter(topic)
+    try:
+        with writer:
+            for number, (value, key, time_ms) in enumerate(_messages(records, lines), 1):
+                try:
+                    writer.write(value, key, time_ms)
+                except ConfigError as error:
+                    raise ConfigError(f"message {number}: {error}") from error
+    except BaseException:  # a second run would append the first records again
+        typer.echo(f"{topic.url}: {writer.written_records:,} records added before the error", err=True)
+        raise
     count = writer.written_records
     typer.echo(json.dumps({"url": topic.url, "records": count}) if as_json else f"{topic.url}: {count:,} records added")
 
@@ -185,9 +197,9 @@ def _messages(path: str | None, lines: bool) -> Iterator[tuple[bytes, bytes | No
         try:
             body = json.loads(text)
             key, time_ms = body.get("key"), body.get("time_ms")
-            value = _bytes(str(body["value"])), None if key is None else _bytes(str(key))
+            value = _content(body["value"]), None if key is None else _content(key)
             yield *value, None if time_ms is None else int(time_ms)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             raise ConfigError(
                 f"line {number} is {text[:80]!r}, expected JSON with value, and perhaps key and time_ms: {error}"
             ) from error

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from typing import Annotated
 
 import typer
+
+from monolith.core.errors import ConfigError
 
 __all__ = ["register"]
 
@@ -43,6 +46,8 @@ def size(
     from monolith.cli._display import size_text
     from monolith.training.cluster.sizing import Workload, size_cluster
 
+    if not math.isfinite(rows):
+        raise ConfigError(f"--rows is {rows}, expected a finite number such as 1e9")
     workload = Workload(
         rows=round(rows),
         dim=dim,

@@ -7,6 +7,7 @@ Listings of a URL never come from a cache, because other processes write there. 
 from __future__ import annotations
 
 import contextlib
+import errno
 import glob
 import os
 import re
@@ -261,7 +262,13 @@ class _Target(Protocol):
 
 
 class NewFile:
-    """Writes a file under a temporary name, and renames it when it is complete."""
+    """Writes a file under a temporary name, and renames it when it is complete.
+
+    A pipe or a device, such as ``/dev/null``, receives the bytes directly: a rename would replace it with a file.
+
+    Raises:
+        OSError: The path is a folder, or its folder is absent; the text names the path.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -284,8 +291,13 @@ class NewFile:
 class _LocalTarget:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
+        if self._path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        self._is_stream = _is_stream(self._path)
         self._temporary = self._path.with_name(f"{self._path.name}-tmp-{secrets.randbits(64)}")
-        self._file: BinaryIO = open(self._temporary, "xb")  # noqa: SIM115 - closed by close or discard
+        with self._naming_path():
+            place, mode = (self._path, "ab") if self._is_stream else (self._temporary, "xb")
+            self._file = cast(BinaryIO, open(place, mode))  # noqa: SIM115 - closed by close or discard
 
     def write(self, data: bytes) -> None:
         with self._naming_path():
@@ -295,7 +307,8 @@ class _LocalTarget:
         if not self._file.closed:
             with self._naming_path():
                 self._file.flush()
-                os.fsync(self._file.fileno())
+                if not self._is_stream:
+                    os.fsync(self._file.fileno())
                 self._file.close()
 
     @contextlib.contextmanager
@@ -307,12 +320,22 @@ class _LocalTarget:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def publish(self) -> None:
-        os.replace(self._temporary, self._path)
+        if not self._is_stream:
+            os.replace(self._temporary, self._path)
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):  # buffered bytes may fail to be written again
             self._file.close()
-        self._temporary.unlink(missing_ok=True)
+        if not self._is_stream:
+            self._temporary.unlink(missing_ok=True)
+
+
+def _is_stream(path: Path) -> bool:
+    """Return whether a path is a pipe, a device, or a name of an open file, such as ``/dev/stdout``."""
+    if not path.exists():
+        return False
+    folder = str(path.parent.resolve())
+    return not path.is_file() or folder == "/dev" or folder.startswith("/proc/")
 
 
 class _RemoteTarget:

@@ -84,7 +84,7 @@ def read_token(file: str | Path | None, setting: str) -> str:
         setting: Name of the setting, for error messages.
 
     Raises:
-        ConfigError: The file cannot be read, or is empty: an empty token would admit every caller.
+        ConfigError: The file cannot be read, is not text, or is empty: an empty token would admit every caller.
     """
     if file is None:
         return ""
@@ -93,6 +93,10 @@ def read_token(file: str | Path | None, setting: str) -> str:
         token = Path(file).read_text().strip()
     except OSError as error:
         raise ConfigError(f"{setting} is {str(file)!r}, which cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"{setting} is {str(file)!r}, which is not text (byte {error.start} is not UTF-8); write the token into it"
+        ) from error
     if not token:
         raise ConfigError(f"{setting} is {str(file)!r}, which is empty; write the token into it, or leave it out")
     return token

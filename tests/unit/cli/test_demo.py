@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from monolith.cli import main as program
+from monolith.cli.demo import _show
 from monolith.demo import demo
 from monolith.demo.demo import DemoOptions, DemoResult
 
@@ -45,3 +47,12 @@ def test_a_long_demonstration_shows_a_table_after_a_quarter_too(
     assert lines == tables
     answer = CliRunner().invoke(program.app, ["demo", "--seconds", seconds, "--json"]).stdout
     assert json.loads(answer)["seconds"] == float(seconds)
+
+
+def test_a_result_without_a_dashboard_is_valid_json(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    _show(dataclasses.replace(result(60), first_chart_s=math.nan), as_json=True)
+    report = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert (report["first_chart_s"], report["seconds"]) == (None, 60)

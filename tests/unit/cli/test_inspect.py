@@ -101,6 +101,18 @@ def test_explain_shows_a_row(saved: Path, fid: str) -> None:
     assert "is present" in run(saved, "--explain", fid)
 
 
+def test_a_row_that_is_not_finite_is_valid_json(tmp_path: Path) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(name)
+
+    table = Table(SPEC)
+    table.assign([1], np.array([[np.nan, np.inf, 1, 1, 1]], np.float32))
+    table.save(tmp_path / "table")
+    (found,) = json.loads(run(tmp_path / "table", "--explain", 1, "--json"), parse_constant=refuse)["explain"]
+    assert found["entry"]["values"] == [None, None, 1, 1, 1]
+    assert "[nan, inf, 1, 1, 1]" in run(tmp_path / "table", "--explain", 1)
+
+
 def test_explain_gives_the_reason_for_an_absent_id_in_each_table(tmp_path: Path) -> None:
     waiting = 1 << 48
     tables = MultiTable([SPEC, TableSpec("item", [SliceSpec(2, optimizer=Adagrad())])])

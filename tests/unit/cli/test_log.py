@@ -180,3 +180,46 @@ def test_a_line_that_is_not_a_message_is_named(url: str) -> None:
     result = CliRunner().invoke(program.app, ["log", "append", url, "--json-lines"], input='{"key": "k"}\n')
     assert isinstance(result.exception, ConfigError)
     assert "line 1 is" in str(result.exception)
+
+
+def test_an_event_time_without_a_date_is_shown(tmp_path: Path) -> None:
+    topic = Topic.create(tmp_path, "micros")
+    with LogWriter(topic) as writer:
+        writer.write(b"value", time_ms=T0 * 1000)
+    assert f"newest event unix time {T0} s" in run("log", "stats", topic.url)
+    assert "every checksum holds" in run("log", "verify", topic.url)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"value": null}',
+        '{"value": {"user": 7}}',
+        '{"value": [7]}',
+        '{"value": true}',
+        '{"value": "a", "key": {"user": 7}}',
+        '{"value": "a", "time_ms": 1e999}',
+        "[" * 100_000,
+    ],
+)
+def test_a_json_line_without_a_text_value_is_refused(tmp_path: Path, line: str) -> None:
+    topic = Topic.create(tmp_path, "clicks")
+    with pytest.raises(ConfigError, match=r"line 1 is .*, expected JSON with value"):
+        run("log", "append", topic.url, "--json-lines", given=line)
+    assert run("log", "cat", topic.url) == ""
+
+
+def test_a_json_line_may_have_numbers(tmp_path: Path) -> None:
+    topic = Topic.create(tmp_path, "clicks")
+    run("log", "append", topic.url, "--json-lines", given='{"value": 5, "key": 7}')
+    (row,) = rows(run("log", "cat", topic.url, "--json"))
+    assert (row["value"], row["key"]) == ("5", "7")
+
+
+def test_records_before_an_invalid_line_are_counted(tmp_path: Path) -> None:
+    topic = Topic.create(tmp_path, "clicks")
+    given = '{"value": "1"}\n{"value": "2"}\nbad\n'
+    result = CliRunner().invoke(program.app, ["log", "append", topic.url, "--json-lines"], input=given)
+    assert isinstance(result.exception, ConfigError)
+    assert "2 records added before the error" in result.stderr
+    assert len(run("log", "cat", topic.url).splitlines()) == 2

@@ -25,6 +25,7 @@ from monolith.serving import BatchSettings
         (("x", "--canary", "--canary-max-nan-rate", "-1"), "limit nan_rate is -1.0, expected 0 or more"),
         ((), "BASE_PATH"),
         (("x", "--model_config_file=y"), "BASE_PATH"),
+        (("x", "--model-base-path=y"), "BASE_PATH is 'x' and --model-base-path is 'y', expected one"),
         (("--model_config_file=/nowhere/models.conf",), "/nowhere/models.conf"),
         (("x", "--enable_batching=perhaps"), "true or false"),
         (("x", "--grpc_channel_arguments=abc"), "name=value"),

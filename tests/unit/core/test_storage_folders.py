@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,45 @@ def test_names_directly_in_a_folder_are_listed(root: str) -> None:
     write(f"{root}/z", b"x")
     assert storage.list_names(root) == ["in", "z"]
     assert storage.list_names(f"{root}/z") == []
+
+
+def test_a_pipe_gets_the_bytes_and_stays_a_pipe(tmp_path: Path) -> None:
+    path, received = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: received.append(path.read_bytes()), daemon=True)
+    reader.start()
+    write(str(path), b"content")
+    assert stat.S_ISFIFO(path.stat().st_mode)
+    reader.join(30)
+    assert received == [b"content"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_discarded_write_to_a_pipe_leaves_the_pipe(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        new = storage.NewFile(str(path))
+        new.discard()
+    finally:
+        os.close(handle)
+    assert stat.S_ISFIFO(path.stat().st_mode)
+
+
+def test_a_name_of_an_open_file_is_written_through(tmp_path: Path) -> None:
+    path = tmp_path / "redirected"
+    with path.open("wb") as file:
+        write(f"/proc/self/fd/{file.fileno()}", b"content")
+    assert path.read_bytes() == b"content"
+
+
+def test_a_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    with pytest.raises(IsADirectoryError, match="folder"):
+        storage.NewFile(str(folder))
+    with pytest.raises(FileNotFoundError) as caught:
+        storage.NewFile(str(tmp_path / "absent" / "part.pb"))
+    assert caught.value.filename == str(tmp_path / "absent" / "part.pb")
+    assert list(tmp_path.iterdir()) == [folder]

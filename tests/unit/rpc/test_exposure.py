@@ -72,3 +72,10 @@ def test_a_secret_that_all_users_can_read_is_reported(
     assert Security(cert_file=path, key_file=path).read("key_file") == b"s3cret"
     assert len(caplog.messages) == (2 if mode == 0o644 else 0)
     assert ("setting=--token-file" in caplog.text) == (mode == 0o644)
+
+
+def test_a_token_file_that_is_not_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_bytes(b"tok\xff")
+    with pytest.raises(ConfigError, match=r"--token-file is .*token', which is not text \(byte 3"):
+        read_token(path, "--token-file")
