@@ -127,7 +127,7 @@ class ExportFolder:
             finally:
                 shutil.rmtree(staging, ignore_errors=True)
             _native.failpoint("export.after_rename")
-            for sub, path in paths.items():
+            for sub, path in sorted(paths.items(), key=lambda each: each[0] != "entry"):  # entries name tables of parts
                 step = manifests[sub].global_step if follows_step is None else follows_step
                 self._note(sub, path, step, keep_steps)
         return paths
@@ -190,11 +190,12 @@ class ExportFolder:
     def _note(self, sub: str, path: Path, step: int, keep_steps: Collection[int] | None) -> None:
         try:
             entries = {**self.recorded(sub), int(path.name): step}
+            spared = {int(path.name), *self._versions_of_tables(sub)}
             kept = {}
             for version, of_step in sorted(entries.items()):
                 if not self.path_of(version, sub).is_dir():
                     continue
-                if keep_steps is not None and of_step not in keep_steps and version != int(path.name):
+                if keep_steps is not None and of_step not in keep_steps and version not in spared:
                     self._remove(self.path_of(version, sub))
                     continue
                 kept[version] = of_step
@@ -205,6 +206,15 @@ class ExportFolder:
             replace_file(self.root / sub / STATE_FILE, text.encode())
         except (OSError, ArtifactError):  # the export is safe; its record and the removals may fail
             logger.warning("exports not recorded or removed root=%s", self.root, exc_info=True)
+
+    def _versions_of_tables(self, sub: str) -> set[int]:
+        """Return the versions of a part whose rows an entry without tables reads."""
+        found = set[int]()
+        for version in self.versions("entry") if sub.startswith("ps_") else ():
+            with contextlib.suppress(ManifestInvalid):
+                if (named := read_export_manifest(self.path_of(version, "entry")).tables_version) is not None:
+                    found.add(named)
+        return found
 
     def _remove(self, path: Path) -> None:
         aside = path.parent / f"{_REMOVED}{path.name}-{secrets.token_hex(8)}"

@@ -73,6 +73,7 @@ _FETCHING, _REMOVED, _SUPERSEDED = ".fetching-", ".removed-", ".superseded-"
 _INSIDE_RUN = re.compile(r"(.+)/((?:checkpoints|dense_only)(?:/step-\d{9,})?)")
 """A URL inside of a model folder; the model folder is staged, so that a checkpoint has one local copy."""
 _BUNDLE = re.compile(r"step-\d{9,}|\d+")
+_MOST_VERSION = (1 << 63) - 1
 _TOP_BUNDLES = frozenset({"best"})
 _LOCAL_ONLY = frozenset(
     {"cluster", "controller_server_addr.txt", "delta_log", "files", "published", "running.json", "workers"}
@@ -309,25 +310,34 @@ class RemoteFolder:
     def pull_versions(self, choose: Callable[[Collection[int]], Collection[int]]) -> None:
         """Download the chosen versions of an export, and remove the versions that the URL does not have.
 
+        A version that cannot be downloaded keeps no other version from its download.
+
         Args:
             choose: Returns the wanted versions of those at the URL.
 
         Raises:
             ArtifactError: The URL cannot be read, or a file differs from its manifest.
         """
+        failures: list[ArtifactError] = []
         with self._locked() as state:
             with self._errors("read"):
-                numbers = [name for name in storage.list_names(self.url) if name.isdecimal()]
+                numbers = [name for name in storage.list_names(self.url) if _is_version(name)]
             manifests = self._read_manifests([f"{name}/{MANIFEST}" for name in numbers])
-            wanted = {str(version) for version in choose([int(name) for name in manifests])}
-            for name in sorted(wanted):
+            names = {int(name): name for name in sorted(manifests)}  # a name may have leading zeros
+            for name in [names[version] for version in sorted(set(choose(names)))]:
                 content = manifests[name]
                 if state.bundles.get(name) != _digest(content) or not (self.path / name).is_dir():
-                    self._download(name, content)
+                    try:
+                        self._download(name, content)
+                    except ArtifactError as error:
+                        failures.append(error)
+                        continue
                     state.bundles[name] = _digest(content)
             for name in [each for each, known in state.bundles.items() if each not in manifests and known != _PARTIAL]:
                 self._remove_local(name)
                 del state.bundles[name]
+        if failures:
+            raise failures[0]
 
     # --- upload ---
 
@@ -675,6 +685,11 @@ def _bundle_of(name: str) -> str | None:
         if _BUNDLE.fullmatch(part) or (index == 0 and part in _TOP_BUNDLES):
             return "/".join(parts[: index + 1])
     return None
+
+
+def _is_version(name: str) -> bool:
+    """Return whether a folder name is a version that a server can load."""
+    return name.isascii() and name.isdigit() and int(name) <= _MOST_VERSION
 
 
 def _is_entry(name: str) -> bool:

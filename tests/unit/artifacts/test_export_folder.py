@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -28,12 +29,12 @@ def header(version: int, step: int = 1) -> ExportManifest:
 
 
 def add(folder: ExportFolder, version: int | None = None, *, subs: tuple[str, ...] = ("",), text: str = "x", **options):
-    step = options.pop("step", 1)
+    step, tables_version = options.pop("step", 1), options.pop("tables_version", None)
 
     def fill(staging: Path, chosen: int) -> dict[str, ExportManifest]:
         for sub in subs:
             (staging / sub / "data").write_text(text)
-        return {sub: header(chosen, step) for sub in subs}
+        return {sub: dataclasses.replace(header(chosen, step), tables_version=tables_version) for sub in subs}
 
     return folder.add(version, subs, fill, now_s=NOW, **options)
 
@@ -145,6 +146,18 @@ def test_exports_go_with_their_checkpoints(tmp_path: Path) -> None:
     assert folder.recorded() == {2: 20, 4: 40}
     text = (tmp_path / STATE_FILE).read_text()
     assert text.startswith(f'entries {{\n  export_dir: "{tmp_path}/2"\n  global_step: 20\n}}\n')
+
+
+def test_tables_stay_as_long_as_an_entry_without_tables_reads_them(tmp_path: Path) -> None:
+    folder, parts = ExportFolder(tmp_path), ("entry", "ps_0")
+    add(folder, 1, step=10, subs=parts)
+    add(folder, 2, step=20, subs=parts)
+    add(folder, 3, step=30, subs=("entry",), tables_version=2)
+    add(folder, 4, step=40, subs=parts, keep_steps={30, 40})
+    assert (folder.versions("entry"), folder.versions("ps_0")) == ([3, 4], [2, 4])
+    (folder.path_of(3, "entry") / "manifest.json").write_text("damaged")
+    add(folder, 5, step=50, subs=parts, keep_steps={30, 50})
+    assert (folder.versions("entry"), folder.versions("ps_0")) == ([3, 5], [5])
 
 
 def test_versions_that_were_not_recorded_are_never_removed(tmp_path: Path) -> None:

@@ -403,6 +403,40 @@ def test_wanted_versions_are_downloaded_and_removed_ones_disappear(url: str, tmp
     assert [path.name for path in server.path.iterdir() if path.name.isdigit()] == ["1"]
 
 
+def save_version(exports: RemoteFolder, number: int, name: str) -> None:
+    save(exports, number, name.encode())
+    checkpoints(exports).path_of(number).rename(exports.path / name)
+
+
+def versions_of(folder: RemoteFolder) -> list[str]:
+    return sorted(path.name for path in folder.path.iterdir() if not path.name.startswith(".") and path.name.isdigit())
+
+
+def test_a_corrupt_version_keeps_no_other_version_from_its_download(url: str, tmp_path: Path) -> None:
+    exports = machine(f"{url}/exports", tmp_path, "trainer")
+    server = machine(f"{url}/exports", tmp_path, "server")
+    for number in (9, 10, 11):
+        save_version(exports, number, str(number))
+    exports.push()
+    (tmp_path / "wrong").write_bytes(b"wrong")
+    storage.upload_file(tmp_path / "wrong", f"{exports.url}/10/tables/rows")
+    with pytest.raises(ManifestInvalid, match=r"/10/tables/rows' is corrupt"):
+        server.pull_versions(list)
+    assert versions_of(server) == ["11", "9"]
+
+
+def test_versions_are_downloaded_by_the_names_of_their_folders(url: str, tmp_path: Path) -> None:
+    exports = machine(f"{url}/exports", tmp_path, "trainer")
+    server = machine(f"{url}/exports", tmp_path, "server")
+    for number, name in enumerate(["7", "008", "\u0663\u0664", str(1 << 63)]):
+        save_version(exports, number + 1, name)
+    exports.push()
+    asked: list[int] = []
+    server.pull_versions(lambda versions: asked.extend(versions) or versions)
+    assert sorted(asked) == [7, 8]
+    assert versions_of(server) == ["008", "7"]
+
+
 def test_a_missing_driver_names_the_package_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("fsspec")
     monkeypatch.setenv("MONOLITH_STAGING_DIR", str(tmp_path))
