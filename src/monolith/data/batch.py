@@ -6,6 +6,7 @@ memory; only this function imports torch.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias, TypeVar
@@ -363,7 +364,7 @@ _ATTRIBUTES = ("label", "label_mask", "weight", "sample_rate", "event_time_s", "
 
 def _matrix(value: npt.ArrayLike) -> npt.NDArray[np.float32]:
     array = np.asarray(value, np.float32)
-    return array.reshape(len(array), -1)
+    return array.reshape(len(array), math.prod(array.shape[1:]))  # -1 is ambiguous without rows
 
 
 def _mark_missing(

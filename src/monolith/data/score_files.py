@@ -17,7 +17,7 @@ from typing import Any, Self, TextIO
 import numpy as np
 from typing_extensions import override
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, DataError
 from monolith.core.storage import NewFile, is_url
 from monolith.data.sources.arrow_columns import load_pyarrow
 
@@ -35,6 +35,7 @@ class ScoreFile(ABC):
 
         Raises:
             ConfigError: The columns have different numbers of rows.
+            DataError: A column has another type than in the first rows of a Parquet file.
         """
 
     @abstractmethod
@@ -152,10 +153,13 @@ class _Sink:
     def __init__(self, file: NewFile) -> None:
         self._file = file
         self._size = 0
+        self.is_discarded = False
+        """Drop all further writes: the end of a writer of pyarrow writes the end of the file."""
 
     def write(self, data: Any) -> int:
         content = bytes(data)
-        self._file.write(content)
+        if not self.is_discarded:
+            self._file.write(content)
         self._size += len(content)
         return len(content)
 
@@ -174,8 +178,10 @@ class _ParquetScores(ScoreFile):
 
     def __init__(self, path: str) -> None:
         self._arrow, self._parquet = load_pyarrow(), load_pyarrow("pyarrow.parquet")
+        self._path = path
         self._file = NewFile(path)
-        self._sink = self._arrow.PythonFile(_Sink(self._file), mode="w")
+        self._target = _Sink(self._file)
+        self._sink = self._arrow.PythonFile(self._target, mode="w")
         self._writer: Any = None
         self._tables: list[Any] = []
         self._rows = 0
@@ -200,6 +206,7 @@ class _ParquetScores(ScoreFile):
 
     @override
     def discard(self) -> None:
+        self._target.is_discarded = True
         self._file.discard()
 
     def _array(self, value: Sequence[Any] | np.ndarray[Any, Any]) -> Any:
@@ -214,5 +221,18 @@ class _ParquetScores(ScoreFile):
         table = self._arrow.concat_tables(self._tables, promote_options="permissive")
         if self._writer is None:
             self._writer = self._parquet.ParquetWriter(self._sink, table.schema)
-        self._writer.write_table(table.cast(self._writer.schema))
+        self._writer.write_table(self._cast(table))
         self._tables, self._rows = [], 0
+
+    def _cast(self, table: Any) -> Any:
+        """Return rows with the types of the first row group, which the file has."""
+        schema = self._writer.schema
+        try:
+            return table.cast(schema)
+        except self._arrow.ArrowException as error:
+            now = {field.name: str(field.type) for field in table.schema if field.type != schema.field(field.name).type}
+            then = {name: str(schema.field(name).type) for name in now}
+            raise DataError(
+                f"the columns of {self._path} have the types {now}, expected {then} as in the first rows ({error}); "
+                "write JSON lines: give a name without .parquet"
+            ) from error

@@ -25,3 +25,8 @@ def test_a_flat_mask_gets_the_shape_of_the_labels() -> None:
 def test_a_mask_of_another_shape_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"label_mask has shape \(1, 1\), expected \(2, 1\)"):
         Batch.from_arrays(ids={"a": [[1], [2]]}, label=[1, 0], label_mask=[[True]])
+
+
+def test_a_batch_may_have_no_rows() -> None:
+    batch = Batch.from_arrays(ids={"a": []}, dense={"x": np.zeros((0, 3))}, label=[])
+    assert (batch.size, batch.dense["x"].shape, batch.label.shape) == (0, (0, 3), (0, 1))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, DataError
 from monolith.data import score_files
 from monolith.data.score_files import open_score_file
 
@@ -55,6 +57,26 @@ def test_batches_with_and_without_values_of_a_key_fit_one_parquet_file(tmp_path:
         for user in ([None], [7], [None]):
             file.write({"user": user})
     assert pq.read_table(tmp_path / "scores.parquet").to_pydict() == {"user": [None, 7, None]}
+
+
+@pytest.mark.parametrize(("first", "later"), [(None, "a"), (1, 1.5), ([], ["a"])])
+def test_a_column_that_changes_its_type_is_named_and_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: object, later: object
+) -> None:
+    monkeypatch.setattr(score_files, "_GROUP_ROWS", 2)
+    ignored: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", ignored.append)
+
+    def fail() -> None:
+        with open_score_file(str(tmp_path / "scores.parquet")) as file:
+            file.write({"user": [first] * 2, "ctr": [0.5] * 2})
+            file.write({"user": [later] * 2, "ctr": [0.5] * 2})
+
+    with pytest.raises(DataError, match=r"columns of .*scores\.parquet have the types \{'user': .*write JSON lines"):
+        fail()
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+    assert ignored == [], "the end of the writer of pyarrow prints no second error"
 
 
 def test_a_path_that_cannot_be_a_file_is_refused_before_the_work(tmp_path: Path) -> None:

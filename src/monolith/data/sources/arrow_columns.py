@@ -211,8 +211,8 @@ class TableColumns:
         wanted = self.wanted
         if self._names is not None:
             return [name for name in self._names if name not in self._options.exclude]
-        skipped = {*self._options.exclude, self._options.time_column}
         looked_for = frozenset() if wanted is None else wanted.names
+        skipped = {*self._options.exclude, *({self._options.time_column} - looked_for)}
         names = [
             name
             for name in schema.names
@@ -249,6 +249,10 @@ class TableColumns:
         if name not in schema.names:
             raise SchemaMismatch(
                 f"{source} has no column {name!r} for the event time; its columns are: {', '.join(schema.names)}"
+            )
+        if (count := schema.names.count(name)) > 1:
+            raise SchemaMismatch(
+                f"{source} has {count} columns {name!r}, expected one for the event time; rename the others"
             )
         value, is_list = _value_type(schema.field(name).type)
         if is_list or value not in {*_TIMES, *_INTEGERS, *_REALS, *_TEXTS, "null"} - {"bool"}:
@@ -343,10 +347,17 @@ def _unix_seconds(array: Any, name: str) -> Any:
 
 def _parse_times(pa: Any, texts: Any) -> Any:
     """Return ISO 8601 texts as timestamps; texts without a zone are in UTC."""
-    try:
-        return texts.cast(pa.timestamp("us"))
-    except pa.ArrowInvalid:
-        return texts.cast(pa.timestamp("us", tz="UTC"))
+    local, zoned = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
+    for kind in (local, zoned):
+        try:
+            return texts.cast(kind)
+        except pa.ArrowInvalid:
+            continue
+    compute = load_pyarrow("pyarrow.compute")
+    texts = compute.replace_substring_regex(texts, r"(\.\d{6})\d+", r"\1")  # no digits below a microsecond
+    has_zone = compute.match_substring_regex(texts, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
+    with_zone = compute.if_else(has_zone, texts, pa.scalar(None, texts.type)).cast(zoned).cast(local)
+    return compute.coalesce(compute.if_else(has_zone, pa.scalar(None, texts.type), texts).cast(local), with_zone)
 
 
 def _can_be_feature(schema: Any, name: str, source: str) -> bool:

@@ -227,10 +227,7 @@ class AvroMessagesSource(MessageRowsSource):
 
     def _encode_rows(self, rows: list[Mapping[str, Any]], messages: _native.Records) -> _native.Records:
         arrow = load_pyarrow()
-        wanted = self._columns.wanted
-        types = dict(self._types)
-        if wanted is not None and not wanted.reads_all:  # a message may lack any field
-            types = {**dict.fromkeys((*wanted.features, *wanted.labels), arrow.null()), **types}
+        types = {**self._types, **dict.fromkeys(self._absent(self._types), arrow.null())}
         choices = self._columns.choose(arrow.schema(list(types.items())), messages.source)
         schema = arrow.schema([(name, types[name]) for name in dict.fromkeys(choice.name for choice in choices)])
         batch = arrow.RecordBatch.from_pylist(rows, schema=schema)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,6 +38,8 @@ _SAMPLE_BYTES = 1 << 20
 _HEADER_BYTES = 1 << 14
 _OTHER_DELIMITERS = (";", "\t", "|")
 _BOM = b"\xef\xbb\xbf"
+_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
+_LINE_END = re.compile(rb"\r\n?|\n")
 
 
 class CsvFormat(TableFormat):
@@ -89,12 +92,20 @@ class CsvFormat(TableFormat):
     def read_header(self, path: str, stream: TextStream) -> tuple[list[str], int]:
         """Return the names of the columns, and the offset of the first row."""
         first = bytes(stream.take(_HEADER_BYTES, self.cut_of(path)))
+        if first.startswith(_WIDE_BOMS):
+            raise RecordCorrupt(f"{path} is text in UTF-16, expected UTF-8; convert the file")
         marked = len(_BOM) if first.startswith(_BOM) else 0
         if self._header:
             return self._header, marked
-        end = _first_row_end(first)
-        text = first[marked:end].decode("utf-8", "replace")
-        names = next(csv.reader(io.StringIO(text), delimiter=self.delimiter_of(path)), [])
+        begin = len(first) - len(first[marked:].lstrip(b"\r\n"))  # skip lines without text
+        end = _first_row_end(first, begin)
+        text = first[begin:end].decode("utf-8", "replace")
+        try:
+            names = next(csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter_of(path)), [])
+        except csv.Error as error:
+            raise RecordCorrupt(
+                f"{path} has the header {text[:80]!r}, expected names of columns ({error}); correct the file"
+            ) from error
         if not names:
             raise RecordCorrupt(f"{path} is empty, expected a header with the names of the columns")
         if self._delimiter is None and len(names) == 1:
@@ -166,13 +177,12 @@ class _CsvFile(TextFile):
         return _native.parse_csv(block, self._format.delimiter_of(self._path), len(self._names), fields)
 
 
-def _first_row_end(block: bytes) -> int:
-    """Return the end of the first row."""
-    end, quotes = 0, 0
-    while end < len(block):
-        following = block.find(b"\n", end) + 1 or len(block)
-        quotes += block.count(b'"', end, following)
-        end = following
+def _first_row_end(block: bytes, begin: int) -> int:
+    """Return the end of the row that begins at ``begin``; line ends in quotes belong to the row."""
+    quotes, last = 0, begin
+    for line_end in _LINE_END.finditer(block, begin):
+        quotes += block.count(b'"', last, line_end.start())
+        last = line_end.end()
         if quotes % 2 == 0:
-            break
-    return end
+            return last
+    return len(block)

@@ -5,6 +5,7 @@ A field gets its type when it first has a value, or from ``column_types``; a lat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,15 +13,21 @@ from typing_extensions import override
 
 from monolith import _native
 from monolith.core.errors import SchemaMismatch
+from monolith.data.records.line_id import LineIdFields
 from monolith.data.sources.arrow_columns import load_pyarrow
 from monolith.data.sources.base import Source
-from monolith.data.sources.column_options import ColumnOptions
+from monolith.data.sources.column_options import ColumnOptions, WantedColumns
 from monolith.data.sources.json_files import choose_json_type
 from monolith.data.sources.message_rows import MessageRowsSource
 from monolith.data.sources.parsed_text import Problem, arrow_types, describe_problem, text_columns, text_fields
 from monolith.data.sources.text_tables import TextType, check_types
 
 __all__ = ["JsonMessagesSource"]
+
+_SPECIAL = re.compile(rb'"(__[A-Z][A-Z0-9_]*__)"')
+"""A field that may be the label or fill a field of LineId."""
+_NEVER_ESCAPED = re.compile(r"[\w .:-]*", re.ASCII)
+"""A name that every writer of JSON spells as it is."""
 
 
 class JsonMessagesSource(MessageRowsSource):
@@ -48,6 +55,10 @@ class JsonMessagesSource(MessageRowsSource):
         check_types(column_types or {})
         self._declared = dict(column_types or {})
         self._types: dict[str, Any] = {}
+        fields = {field[0] for field in LineIdFields.standard().native()}
+        if self._options.time_column is not None:
+            fields.discard("req_time")
+        self._special_names = {"__LABEL__", *(f"__{name.upper()}__" for name in fields)}
 
     @property
     @override
@@ -98,11 +109,9 @@ class JsonMessagesSource(MessageRowsSource):
         """Return the fields to read, and the first error; new fields get the type of their first values."""
         arrow = load_pyarrow()
         wanted = self._columns.wanted
-        names = None if wanted is None or wanted.reads_all else {*wanted.features, *wanted.labels}
+        names = None if wanted is None or wanted.reads_all else self._names_of(wanted, block)
         time = self._options.time_column
-        if names is not None and time is not None:
-            names.add(time)
-        if names is None or any(name not in self._types and name.encode() in block for name in names):
+        if names is None or any(name not in self._types and _may_have(block, name) for name in names):
             fields, problem = _native.infer_json_lines(block)
             if problem is not None:
                 return None, problem
@@ -110,12 +119,26 @@ class JsonMessagesSource(MessageRowsSource):
                 kind = choose_json_type(inferred, self._declared.get(name))
                 if not _is_unknown(kind):
                     self._types.setdefault(name, kind)
-        chosen = self._types if names is None else {name: self._types.get(name, arrow.null()) for name in names}
+        chosen = dict(self._types)
+        if names is not None:
+            chosen = {name: self._types[name] for name in names if name in self._types}
+        chosen |= dict.fromkeys(self._absent(chosen), arrow.null())
         if time is not None:
-            chosen = {**chosen, time: self._types.get(time, arrow.null())}
+            chosen.setdefault(time, arrow.null())
         return arrow.schema(list(chosen.items())), None
+
+    def _names_of(self, wanted: WantedColumns, block: bytes) -> set[str]:
+        """Return the fields that the dataset looks for, with the label and the LineId fields of the block."""
+        special = {name.decode() for name in _SPECIAL.findall(block)} & self._special_names
+        time = self._options.time_column
+        return wanted.names | special | (set() if time is None else {time})
 
 
 def _is_unknown(kind: Any) -> bool:
     types = load_pyarrow().types
     return bool(types.is_null(kind) or (types.is_list(kind) and types.is_null(kind.value_type)))
+
+
+def _may_have(block: bytes, name: str) -> bool:
+    """Return whether a block may have a field; a writer may escape any character of a name."""
+    return name.encode() in block or (b"\\" in block and not _NEVER_ESCAPED.fullmatch(name))

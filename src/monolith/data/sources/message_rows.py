@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from typing_extensions import override
 
@@ -97,6 +97,14 @@ class MessageRowsSource(Source):
     @override
     def close(self) -> None:
         self._messages.close()
+
+    def _absent(self, known: Container[str]) -> list[str]:
+        """Return the features and labels that the dataset needs and no message has had: they count as missing."""
+        wanted = self._columns.wanted
+        if wanted is None:
+            return []
+        features = [name for name, others in wanted.features.items() if not any(other in known for other in others)]
+        return [name for name in (*features, *wanted.labels) if name not in known]
 
     def _refuse(self, messages: _native.Records, index: int, reason: str) -> None:
         """Skip a message of the chunk, or raise."""

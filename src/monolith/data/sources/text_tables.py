@@ -83,6 +83,8 @@ class TextStream:
             arrow = load_pyarrow()
             self._stream = arrow.CompressedInputStream(arrow.PythonFile(self._handle), codec)
         self._ahead = b""  # bytes that were read behind the last block
+        self.has_ended = False
+        """True if ``take`` has returned the last bytes."""
 
     def skip_to(self, offset: int) -> None:
         """Go to an offset, before the first read."""
@@ -106,7 +108,8 @@ class TextStream:
             if len(self._ahead) < size:
                 self._ahead += self._read(size - len(self._ahead))
             data = self._ahead
-            if len(data) < size:  # the end of the file
+            if len(data) < size:
+                self.has_ended = True
                 self._ahead = b""
                 return memoryview(data)
             end = cut(data, size)
@@ -264,8 +267,7 @@ class TextFile(TableFile):
         """Parse the next block of this shard; return the number of its rows, or None at the end of the file."""
         if not self._has_started:
             self._reopen(self._offset)  # the header has read ahead
-        while block := self._stream.take(self._block_bytes, self._cut):
-            self._block_end = self._offset + len(block)
+        while block := self._take():
             if self._block % self._shards == self._shard:
                 parsed = self._parse(block, self._fields)
                 if parsed.problem is not None:
@@ -275,6 +277,17 @@ class TextFile(TableFile):
                 return parsed.rows
             self._leave_block(bytes(block).count(b"\n"))
         return None
+
+    def _take(self) -> memoryview:
+        """Return the next block of the file; empty at the end."""
+        block = self._stream.take(self._block_bytes, self._cut)
+        self._block_end = self._offset + len(block)
+        if self._stream.has_ended and self._block_end < self._size and not self._stream.is_compressed:
+            raise RecordCorrupt(
+                f"{self._path} ends at byte {self._block_end}, expected {self._size} bytes as when it was opened; "
+                "restore the file, and write new rows to a new one"
+            )
+        return block
 
     def _reopen(self, offset: int) -> None:
         self._stream.close()

@@ -115,6 +115,13 @@ def test_bare_messages_follow_the_schema_of_the_file(schema_file: Path) -> None:
     assert batch.dense["price"].reshape(-1).tolist() == [-1 if n % 2 else n / 4 for n in range(9)]
 
 
+def test_messages_may_lack_fields_behind_a_transform(schema_file: Path) -> None:
+    wider = Schema(sparse=SPARSE, dense=["newer"], label_features=["click"])
+    data = dataset([encode(row) for row in rows(4)], avro_schema=schema_file, schema=wider)
+    [batch] = data.filter_by_label(thresholds=[-1]).batch(20)
+    assert batch.dense["newer"].tolist() == [[0]] * 4
+
+
 def test_messages_name_their_schema_in_the_registry(registry: tuple[str, list[str]]) -> None:
     header = b"\x00" + (7).to_bytes(4, "big")
     [batch] = dataset([encode(row, header=header) for row in rows(9)], registry=registry[0]).batch(20)

@@ -12,7 +12,7 @@ import pytest
 
 import monolith as mt
 from monolith.core.errors import ConfigError, SchemaMismatch
-from monolith.data import Schema, SparseFeature
+from monolith.data import DenseFeature, Schema, SparseFeature
 
 TABLE = pa.table({"user": [1, 2, 3], "price": [0.5, 1.5, 2.5], "click": [1, 0, 1]})
 USER = Schema(sparse=[SparseFeature("user", 1)], label_features=["click"])
@@ -92,8 +92,23 @@ def test_a_label_of_text_names_column_and_type() -> None:
         pa.array([1_700_000_000_000_000, 1_700_000_001_000_000, None], pa.timestamp("us")),
         pa.array(["2023-11-14T22:13:20", "2023-11-14 22:13:21", None]),
         pa.array(["2023-11-14T22:13:20Z", "2023-11-14T23:13:21+01:00", None]),
+        pa.array(["2023-11-14T22:13:20.123456789", "2023-11-14T22:13:21.000000001", None]),
+        pa.array(["2023-11-14T22:13:20.123456789Z", "2023-11-14T23:13:21.000000001+0100", None]),
+        pa.array(["2023-11-14T22:13:20", "2023-11-14T23:13:21+01", None]),
     ],
-    ids=["seconds", "milliseconds", "floats", "nanoseconds", "zone", "timestamp", "text", "text_with_zone"],
+    ids=[
+        "seconds",
+        "milliseconds",
+        "floats",
+        "nanoseconds",
+        "zone",
+        "timestamp",
+        "text",
+        "text_with_zone",
+        "text_of_nanoseconds",
+        "text_of_nanoseconds_with_zone",
+        "text_with_and_without_zone",
+    ],
 )
 def test_a_time_column_of_any_type_becomes_the_event_time(times: pa.Array) -> None:
     [batch] = list(batches(TABLE.append_column("at", times), USER, time_column="at"))
@@ -106,6 +121,16 @@ def test_an_invalid_time_names_the_column() -> None:
         list(batches(table, USER, time_column="at"))
     with pytest.raises(SchemaMismatch, match="no column 'when' for the event time"):
         list(batches(table, USER, time_column="when"))
+    twice = pa.table([[1], [2], [3], [0]], names=["user", "at", "at", "click"])
+    with pytest.raises(SchemaMismatch, match="frame has 2 columns 'at', expected one for the event time"):
+        list(batches(twice, USER, time_column="at"))
+
+
+def test_the_time_may_be_a_feature_too() -> None:
+    table = TABLE.append_column("at", pa.array([1_700_000_000, 1_700_000_001, 1_700_000_002]))
+    schema = Schema(dense=[DenseFeature("at", dtype="int64")], label_features=["click"])
+    [batch] = list(batches(table, schema, time_column="at"))
+    assert batch.dense["at"][:, 0].tolist() == batch.event_time_s.tolist() == [1_700_000_000 + n for n in range(3)]
 
 
 @pytest.mark.parametrize(("group_rows", "shards"), [(100, 3), (100, 1), (9, 3), (40, 4)])

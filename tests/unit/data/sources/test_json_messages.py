@@ -89,3 +89,40 @@ def test_a_field_gives_the_event_time() -> None:
 def test_a_schema_is_inferred_from_messages() -> None:
     schema = mt.data.infer_schema(dataset(rows(7), schema=None))
     assert {each.name for each in schema.dense_features} == {"n", "genres", "click"}
+
+
+def test_the_label_the_weight_and_fields_of_line_id_are_read_as_from_files() -> None:
+    row = {"n": 1, "click": 1, "instance_weight": 3.0, "__UID__": 7, "__REQ_TIME__": 1_700_000_000, "__OTHER__": 5}
+    [batch] = list(dataset([row, {"n": 2, "click": 0}]).batch(10))
+    assert batch.weight.tolist() == [3, 1]
+    assert batch.uid.tolist() == [7, 0]
+    assert batch.event_time_s.tolist() == [1_700_000_000, 0]
+    labels = Schema(dense=["n"], labels=1)
+    [batch] = list(dataset([{"n": 1, "__LABEL__": 1}, {"n": 2, "__LABEL__": 0}], schema=labels).batch(10))
+    assert batch.label.tolist() == [[1], [0]]
+    assert batch.label_mask.all()
+    timed = [{"n": 1, "click": 1, "__REQ_TIME__": 5, "at": 1_700_000_000}]
+    [batch] = list(dataset(timed, time_column="at").batch(10))
+    assert batch.event_time_s.tolist() == [1_700_000_000], "the field that the caller names comes first"
+
+
+def test_a_feature_is_found_by_its_other_names() -> None:
+    by_slot = Schema(sparse=["slot_3"], label_features=["click"])
+    [batch] = list(dataset([{"fc_slot_3": 5, "click": 1}], schema=by_slot).batch(10))
+    assert len(batch.ids["slot_3"].values) == 1
+
+
+@pytest.mark.parametrize("name", ["größe", "a/b", "<n>"])
+@pytest.mark.parametrize("escape", ["{:04x}", "{:04X}"])
+def test_a_name_of_a_field_may_be_escaped(name: str, escape: str) -> None:
+    spelled = "".join(each if each.isascii() and each.isalpha() else "\\u" + escape.format(ord(each)) for each in name)
+    schema = Schema(dense=[name], label_features=["click"])
+    messages = [f'{{"{spelled}": {n}.5, "click": 1}}'.encode() for n in range(4)]
+    [batch] = list(dataset([*rows(3), *messages], schema=schema).batch(10))
+    assert batch.dense[name][:, 0].tolist() == [0, 0, 0, 0.5, 1.5, 2.5, 3.5]
+
+
+def test_messages_may_lack_fields_behind_a_transform() -> None:
+    messages = [{"n": 1, "click": 1}] * 3 + [{"click": 1}] * 3
+    [batch] = list(dataset(messages).filter_by_label(thresholds=[0.5]).batch(10))
+    assert (batch.size, batch.ids["genres"].tolist()) == (6, [[]] * 6)

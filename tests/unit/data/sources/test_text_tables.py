@@ -7,6 +7,7 @@ import gzip
 import io
 import itertools
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,10 @@ def test_files_without_a_header_and_with_other_delimiters(tmp_path: Path) -> Non
     assert numbers(data.batch(5)) == [1, 2]
     (tmp_path / "b.tsv").write_bytes(b"\xef\xbb\xbfn\tclick\r\n7\t1\r\n")
     assert numbers(mt.data.csv(tmp_path / "b.tsv", schema=SCHEMA).batch(5)) == [7]
+    (tmp_path / "blank.csv").write_bytes(b"\xef\xbb\xbf\r\n\nn,click\n\n7,1\n")
+    assert numbers(mt.data.csv(tmp_path / "blank.csv", schema=SCHEMA).batch(5)) == [7]
+    (tmp_path / "mac.csv").write_bytes(b'\r"n","cl""\r"\r7,1\r8,0\r')
+    assert numbers(mt.data.csv(tmp_path / "mac.csv", schema=Schema(dense=["n"], labels=0)).batch(5)) == [7, 8]
     (tmp_path / "c.csv").write_text("n;click\n1;0\n")
     with pytest.raises(RecordCorrupt, match=r"c\.csv has one column 'n;click'.*give the delimiter: ';'"):
         list(mt.data.csv(tmp_path / "c.csv", schema=SCHEMA).batch(5))
@@ -156,6 +161,9 @@ def test_files_without_a_header_and_with_other_delimiters(tmp_path: Path) -> Non
     ("name", "content", "text"),
     [
         ("a.csv", b"", "a.csv is empty"),
+        ("a.csv", b"\r\n\r\n", "a.csv is empty"),
+        ("a.csv", b"n" * 140_000 + b",click\n1,2\n", "a.csv has the header 'nnn.*', expected names of columns"),
+        ("a.csv", "n,click\n1,2\n".encode("utf-16"), "a.csv is text in UTF-16, expected UTF-8"),
         ("a.csv", b"n,click\n1,2,3\n", "a.csv"),
         ("a.csv", b"m,click\n1,2\n", "has no column 'n'"),
         ("a.jsonl", b"", "a.jsonl is empty"),
@@ -171,6 +179,18 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path, name: str, content:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(MonolithError, match=text):
         list(reader(name)(tmp_path / name, schema=SCHEMA).batch(5))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+@pytest.mark.parametrize("left", [0, 3000])
+def test_a_file_that_is_cut_during_a_run_is_an_error(tmp_path: Path, suffix: str, left: int) -> None:
+    path = write(tmp_path / f"rows.{suffix}")
+    batches = iter(reader(path)(path, schema=SCHEMA, batch_rows=8).batch(8))
+    next(batches)
+    size = os.path.getsize(path)
+    os.truncate(path, left)
+    with pytest.raises(RecordCorrupt, match=rf"rows\.{suffix} ends at byte .*, expected {size} bytes"):
+        list(batches)
 
 
 def test_a_changed_file_is_refused_on_resume(tmp_path: Path) -> None:
