@@ -32,11 +32,30 @@ from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.publish import stream_of
 from monolith.training.metrics import RunMetrics
 
-__all__ = ["connect_forgetting", "default_hooks", "share_metrics_registry"]
+__all__ = ["connect_forgetting", "default_hooks", "early_stopping_hook", "share_metrics_registry"]
+
+
+def early_stopping_hook(config: RunConfig) -> EarlyStoppingHook | None:
+    """Return the hook that ends a run whose metric does not improve; None unless the settings ask for it."""
+    stopping = config.metrics.early_stopping
+    if stopping.early_stopping_metric is None:
+        return None
+    return EarlyStoppingHook(
+        stopping.early_stopping_metric,
+        every_steps=stopping.early_stopping_steps,
+        patience=stopping.early_stopping_patience,
+        min_delta=stopping.early_stopping_min_delta,
+        keep_best=stopping.keep_best_checkpoint,
+    )
 
 
 def default_hooks(
-    config: RunConfig, metrics: RunMetrics, until: int | None, length: DataLength | None = None
+    config: RunConfig,
+    metrics: RunMetrics,
+    until: int | None,
+    length: DataLength | None = None,
+    *,
+    stopping: EarlyStoppingHook | None = None,
 ) -> list[Hook]:
     """Return the hooks of a run that ends at step ``until``; without a folder, those that need one are omitted.
 
@@ -45,6 +64,7 @@ def default_hooks(
         metrics: The metrics of the run.
         until: The step at which the run ends; None when unknown.
         length: The length of the data; None when unknown.
+        stopping: The hook of ``early_stopping_hook`` that earlier runs had; None = a new one.
     """
     hooks: list[Hook] = [ThroughputHook()]
     if config.checkpoint.feature_evict_every_s is not None:
@@ -67,16 +87,8 @@ def default_hooks(
     if config.metrics.experiment.logger is not None:
         hooks.append(ExperimentHook(metrics, config.metrics.experiment))
     hooks += _prediction_dump_hooks(config)
-    if (stopping := config.metrics.early_stopping).early_stopping_metric is not None:
-        hooks.append(
-            EarlyStoppingHook(
-                stopping.early_stopping_metric,
-                every_steps=stopping.early_stopping_steps,
-                patience=stopping.early_stopping_patience,
-                min_delta=stopping.early_stopping_min_delta,
-                keep_best=stopping.keep_best_checkpoint,
-            )
-        )
+    if (stopping := stopping or early_stopping_hook(config)) is not None:
+        hooks.append(stopping)
     if config.push.sync_targets and config.publish.publish_dir is not None:
         # Before its publisher, so that it ends after the publisher.
         hooks.append(PushHook(config.publish.publish_dir, config.push))

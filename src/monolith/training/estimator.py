@@ -33,7 +33,12 @@ from monolith.training.checkpoints.files import TABLES
 from monolith.training.config import RunConfig, RunnerConfig, SaveTimer
 from monolith.training.config.cluster import refuse_cluster
 from monolith.training.config.gradient import GradientConfig
-from monolith.training.default_hooks import connect_forgetting, default_hooks, share_metrics_registry
+from monolith.training.default_hooks import (
+    connect_forgetting,
+    default_hooks,
+    early_stopping_hook,
+    share_metrics_registry,
+)
 from monolith.training.dense_optimizers import make_optimizers
 from monolith.training.export_places import export_base, export_name
 from monolith.training.finite_inputs import describe_not_finite
@@ -41,7 +46,7 @@ from monolith.training.forgetting import BlockedIds, erase_forgotten, forgotten_
 from monolith.training.groups import Group, Solo
 from monolith.training.groups.base import StoreSource
 from monolith.training.heads import Heads
-from monolith.training.hooks import Hook
+from monolith.training.hooks import EarlyStoppingHook, Hook
 from monolith.training.hooks.progress import DataLength
 from monolith.training.hooks.ranking import RankingHook
 from monolith.training.loop import TrainingRun
@@ -155,6 +160,8 @@ class Estimator:
         self._holds: Literal["nothing", "reading", "training"] = "nothing"
         self._has_trained = False
         self._list: object = None
+        self._stopping: EarlyStoppingHook | None = None
+        self._is_stopped = False
 
     # --- state --------------------------------------------------------------------------------------------------------
 
@@ -261,6 +268,7 @@ class Estimator:
         self, data: Any, steps: int | None, max_steps: int | None, *, hooks: Sequence[Hook], resume_data: bool
     ) -> dict[str, float]:
         self._restore()
+        self._is_stopped = False
         until = self._until(steps, max_steps)
         if until is not None and self._step >= until:
             logger.info("nothing to train step=%d max_steps=%d", self._step, until)
@@ -270,7 +278,7 @@ class Estimator:
         self._list = data if isinstance(dataset, BatchSequence) else None
         ranking = self._new_ranking()
         measured = [RankingHook(ranking)] if ranking.is_on else []
-        defaults = default_hooks(self.config, self._metrics, until, self.data_length)
+        defaults = default_hooks(self.config, self._metrics, until, self.data_length, stopping=self._stopping)
         if self.config.model_dir:
             self.drop_blocked(self.config.model_dir)
         chosen = connect_forgetting(share_metrics_registry([*measured, *defaults, *self._hooks, *hooks], dataset))
@@ -296,6 +304,7 @@ class Estimator:
                 run.run(until)
         finally:
             self._holds = "training"
+            self._is_stopped = run.stop_reason is not None
             if run.step > self._step or run.data_ended:  # a run that failed before its first step read nothing
                 self._step, self._place, self._data_ended = run.step, run.place(), run.data_ended
                 self._places_saved = 1
@@ -362,11 +371,28 @@ class Estimator:
     ) -> list[dict[str, float]]:
         """Train, and evaluate every ``steps_per_eval`` steps and at the end; return the evaluations in order.
 
-        ``hooks`` are further hooks of each training between two evaluations.
+        ``hooks`` are further hooks of each training between two evaluations. Windows of early stopping continue behind
+        an evaluation.
         """
         if steps_per_eval is None:
             raise ConfigError("steps_per_eval is None, expected a whole number from 1 up")
         _check_counts(steps_per_eval=steps_per_eval, eval_steps=eval_steps, max_steps=max_steps)
+        self._stopping = early_stopping_hook(self.config)
+        try:
+            return self._train_and_evaluate(train, evaluate, max_steps, steps_per_eval, eval_steps, hooks, resume_data)
+        finally:
+            self._stopping = None
+
+    def _train_and_evaluate(
+        self,
+        train: Dataset | Sequence[Batch],
+        evaluate: Dataset | Sequence[Batch],
+        max_steps: int | None,
+        steps_per_eval: int,
+        eval_steps: int | None,
+        hooks: Sequence[Hook],
+        resume_data: bool,
+    ) -> list[dict[str, float]]:
         evaluations: list[dict[str, float]] = []
         while True:
             before = self.step
@@ -375,7 +401,8 @@ class Estimator:
                 self.train(train, max_steps=until, hooks=hooks, resume_data=resume_data or bool(evaluations))
                 if self.step > before or not evaluations:
                     evaluations.append(self.evaluate(evaluate, eval_steps))
-            if self._data_ended or self.step < until or (max_steps is not None and self.step >= max_steps):
+            is_done = self._data_ended or self._is_stopped or self.step < until
+            if is_done or (max_steps is not None and self.step >= max_steps):
                 return evaluations
 
     def _new_metrics(self) -> RunMetrics:

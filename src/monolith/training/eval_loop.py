@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TypeAlias, TypeVar
 
 from monolith.core.clock import Clock, Deadline, SystemClock
-from monolith.core.errors import CheckpointMissing, ConfigError
+from monolith.core.errors import ArtifactError, CheckpointMissing, ConfigError
 
 __all__ = ["ListCheckpoints", "evaluate_checkpoints", "follow_checkpoints"]
 
@@ -81,12 +81,14 @@ def evaluate_checkpoints(
 ) -> Iterator[tuple[int, T]]:
     """Yield (step, result) of each checkpoint, such as those of ``follow_checkpoints``.
 
-    A checkpoint that retention removed before it was read is passed over: a newer one is there.
+    A checkpoint that retention removed before it was read, or meanwhile, is passed over: a newer one is there.
     """
     for step, path in checkpoints:
         try:
             result = evaluate(step, path)
-        except CheckpointMissing as error:
+        except (ArtifactError, FileNotFoundError) as error:
+            if path.exists() and not isinstance(error, CheckpointMissing):
+                raise
             logger.warning("checkpoint is gone before it was evaluated step=%d path=%s reason=%s", step, path, error)
             continue
         yield step, result

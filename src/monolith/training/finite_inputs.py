@@ -5,15 +5,19 @@ from __future__ import annotations
 import numpy as np
 
 from monolith.data import Batch, Texts
+from monolith.training.key_columns import KEY_PREFIX
 
 __all__ = ["describe_not_finite"]
 
 
 def describe_not_finite(batch: Batch) -> str:
-    """Return the dense features with NaN or infinite values and the number of such rows; empty if all are finite."""
+    """Return the dense features with NaN or infinite values and the number of such rows; empty if all are finite.
+
+    Keys beside predictions do not count: the model does not read them, and NaN stands for a missing one.
+    """
     found = []
     for name, values in batch.dense.items():
-        if isinstance(values, Texts):
+        if isinstance(values, Texts) or name.startswith(KEY_PREFIX):
             continue
         is_finite = np.isfinite(np.asarray(values))
         if not is_finite.all():

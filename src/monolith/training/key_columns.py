@@ -19,11 +19,12 @@ from monolith.core.errors import ConfigError, DataError
 from monolith.data import Batch, DenseFeature, Ragged, Schema, SparseFeature, Texts
 from monolith.data.profile import ColumnProfile, DataProfile
 
-__all__ = ["KeyColumns"]
+__all__ = ["KEY_PREFIX", "KeyColumns"]
 
 logger = logging.getLogger(__name__)
 
-_PREFIX = "__key__"
+KEY_PREFIX = "__key__"
+"""Begins the names of dense features that hold keys; a row without a value has NaN there."""
 _COUNT_PREFIX = "__key_count__"
 _MOST_EXACT = 2**24
 """A whole number above it may not fit 32 bits."""
@@ -54,14 +55,16 @@ class KeyColumns:
         self._sparse: list[SparseFeature] = []
         for name in names:
             if name in sparse:
-                self._sparse.append(SparseFeature(_PREFIX + name, sparse[name].slot, name))
+                self._sparse.append(SparseFeature(KEY_PREFIX + name, sparse[name].slot, name))
             elif _is_whole(profile.columns[name]):
-                self._sparse.append(SparseFeature(_PREFIX + name, column=name, value_type="integer"))
+                self._sparse.append(SparseFeature(KEY_PREFIX + name, column=name, value_type="integer"))
             elif dense[name].dtype == "bytes":
                 self._sparse.append(SparseFeature(_COUNT_PREFIX + name, column=name, value_type="text"))
-                self._dense.append(replace(dense[name], name=_PREFIX + name, column=name, pad=True))
+                self._dense.append(replace(dense[name], name=KEY_PREFIX + name, column=name, pad=True))
             else:
-                self._dense.append(replace(dense[name], name=_PREFIX + name, column=name, pad=True, default=math.nan))
+                self._dense.append(
+                    replace(dense[name], name=KEY_PREFIX + name, column=name, pad=True, default=math.nan)
+                )
         self._rounded: set[str] = set()
 
     def extend(self, schema: Schema) -> Schema:
@@ -78,7 +81,7 @@ class KeyColumns:
         return {name: self._read(name, batch) for name in self._names}
 
     def _read(self, name: str, batch: Batch) -> list[Any]:
-        column: Any = batch[_PREFIX + name]
+        column: Any = batch[KEY_PREFIX + name]
         if isinstance(column, Ragged):
             rows = [column[row].tolist() for row in range(batch.size)]
         elif isinstance(column, Texts):

@@ -504,6 +504,19 @@ def test_train_and_evaluate_stops_at_max_steps_and_gives_the_same_model_as_train
     assert table_rows(estimator) == table_rows(alone)
 
 
+@pytest.mark.parametrize("steps", [3, 4])
+def test_a_stop_ends_train_and_evaluate_also_in_the_step_before_an_evaluation(steps: int) -> None:
+    class Stops(Hook):
+        def after_step(self, run: Any, result: Any) -> None:
+            if result.step == steps:
+                run.stop("enough")
+
+    estimator = mt.Estimator(Clicker, config(), hooks=[Stops()])
+    found = estimator.train_and_evaluate(rows().batch(64), rows(0, 64).batch(64), max_steps=9, steps_per_eval=3)
+    assert estimator.step == steps
+    assert found[-1]["global_step"] == steps
+
+
 # --- hooks and other threads -----------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from monolith.core.errors import CheckpointMissing, ConfigError
+from monolith.core.errors import CheckpointMissing, ConfigError, DataError, ManifestInvalid
 from monolith.testing import FakeClock
 from monolith.training.eval_loop import evaluate_checkpoints, follow_checkpoints
 
@@ -92,6 +92,31 @@ def test_each_checkpoint_is_evaluated_and_one_that_is_gone_is_passed_over(caplog
         results = list(evaluate_checkpoints(followed, evaluate))
     assert results == [(100, "step-100"), (300, "step-300")]
     assert "step=200" in caplog.text
+
+
+@pytest.mark.parametrize("error", [ManifestInvalid("a file is missing"), FileNotFoundError("a file is missing")])
+def test_a_checkpoint_that_is_removed_while_it_is_read_is_passed_over(error: Exception, tmp_path: Path) -> None:
+    paths = [tmp_path / f"step-{step}" for step in (1, 2)]
+    for path in paths:
+        path.mkdir()
+
+    def evaluate(step: int, path: Path) -> int:
+        if step == 1:
+            path.rename(tmp_path / ".removed")
+            raise error
+        return step
+
+    assert list(evaluate_checkpoints(enumerate(paths, 1), evaluate)) == [(2, 2)]
+
+
+@pytest.mark.parametrize("error", [ManifestInvalid("a file is altered"), DataError("no label")])
+def test_other_errors_of_an_evaluation_are_raised(error: Exception, tmp_path: Path) -> None:
+    def evaluate(step: int, path: Path) -> int:
+        raise error
+
+    path = tmp_path if isinstance(error, ManifestInvalid) else tmp_path / "gone"
+    with pytest.raises(type(error), match=str(error)):
+        list(evaluate_checkpoints(iter([(1, path)]), evaluate))
 
 
 def test_looking_all_the_time_is_refused() -> None:

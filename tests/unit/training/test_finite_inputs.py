@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import monolith as mt
 from monolith.core.errors import TrainingDiverged
+from monolith.training.config.job import JobConfig
 from monolith.training.finite_inputs import describe_not_finite
+from monolith.training.runner import Job
 
 
 def make_batch(*ages: float) -> mt.Batch:
@@ -26,6 +32,21 @@ def make_estimator() -> mt.Estimator:
 def test_rows_are_counted_per_feature() -> None:
     assert describe_not_finite(make_batch(1, np.nan, np.inf)) == "feature 'age' is NaN or infinite in 2 of 3 rows"
     assert describe_not_finite(make_batch(1, 2)) == ""
+
+
+def test_a_missing_key_is_not_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ages = np.arange(8, dtype=np.float32)
+    columns = {"user": np.arange(8), "age": ages, "price": np.array([0.5, np.nan] * 4), "label": ages % 2}
+    pq.write_table(pa.table(columns), tmp_path / "rows.parquet")
+    config = JobConfig(
+        data=str(tmp_path / "rows.parquet"), model_dir=str(tmp_path / "model"), task="deepfm", batch_size=4,
+        keys=("price",), label_features=("label",), exclude=("price",), log_step_count_steps=0, threads=1, epochs=1,
+    )  # fmt: skip
+    Job(config).train()
+    caplog.clear()
+    found = list(Job(config).predict())
+    assert [key for batch in found for key in batch["price"]] == [0.5, None] * 4
+    assert "not finite" not in caplog.text
 
 
 def test_a_diverged_training_names_the_feature() -> None:

@@ -53,8 +53,7 @@ def choose(model_dir: Path, settings: RestoreConfig) -> CheckpointChoice:
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
     number = folder.last_number()
     notes: dict[Path, dict[str, Any]] = {}
-    restore_dir = None if settings.restore_dir is None else str(settings.restore_dir)
-    asked = {"restore_dir": restore_dir, "restore_ckpt": settings.restore_ckpt}
+    asked = _asked(settings)
     marker_path = model_dir / "restore_ckpt"
     marker = read_marker(marker_path)
     is_new_request = any(asked.values()) and (marker is None or marker.get("asked", asked) != asked)
@@ -72,13 +71,25 @@ def choose(model_dir: Path, settings: RestoreConfig) -> CheckpointChoice:
 
 
 def choose_for_reading(model_dir: Path, settings: RestoreConfig) -> SavedCheckpoint | None:
-    """Decide for evaluation and prediction: a request counts each time, and leaves no note."""
+    """Decide for evaluation and prediction: a request counts each time, and leaves no note.
+
+    The name of a checkpoint of another folder means nothing in this run's folder: after the run has started from it,
+    the newest checkpoint of the run counts.
+    """
     folder = CheckpointFolder(model_dir / CHECKPOINTS)
-    if settings.restore_ckpt or settings.restore_dir:
+    marker = read_marker(model_dir / "restore_ckpt")
+    has_started = settings.restore_dir is not None and (marker or {}).get("asked") == _asked(settings)
+    if (settings.restore_ckpt or settings.restore_dir) and not has_started:
         saved = _requested(folder, settings)
         if saved is not None:
             return saved
-    return _current(folder, read_marker(model_dir / "restore_ckpt"), folder.last_number())
+    return _current(folder, marker, folder.last_number())
+
+
+def _asked(settings: RestoreConfig) -> dict[str, str | None]:
+    """Return the request of the settings, as a marker records it."""
+    restore_dir = None if settings.restore_dir is None else str(settings.restore_dir)
+    return {"restore_dir": restore_dir, "restore_ckpt": settings.restore_ckpt}
 
 
 def _requested(folder: CheckpointFolder, settings: RestoreConfig) -> SavedCheckpoint | None:

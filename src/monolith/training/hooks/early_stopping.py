@@ -75,15 +75,20 @@ class EarlyStoppingHook(Hook):
         self._save = SaveRequest()
         self._lacks_best = False
         self._asked_step = 0
+        self._last_step: int | None = None
 
     @override
     def on_start(self, run: Run) -> None:
+        """Start the first window; a run that starts where the last one ended by its limit continues its windows."""
+        if run.step == self._last_step and self._waited < self._patience:
+            return
         self._metrics.reset()
         self._waited = 0
         self._lacks_best = False
 
     @override
     def after_step(self, run: Run, result: StepResult) -> None:
+        self._last_step = result.step
         self._metrics.update(result)
         if result.step % self._every == 0:
             self._judge_window(run, result.step)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monolith.core.errors import ConfigError, DataError
-from monolith.data.batch import Ragged
+from monolith.data.batch import Ragged, Texts
 from monolith.training.run import HeadResult, StepResult
 
 __all__ = ["RankingMetrics", "auc_of_groups", "rank_in_groups"]
@@ -65,7 +65,7 @@ class RankingMetrics:
         """Count the labelled rows of a batch.
 
         Raises:
-            ConfigError: The batch has no field ``group_by``.
+            ConfigError: The batch has no field ``group_by``, or it is text.
             DataError: There are more rows than ``most_rows``.
         """
         if not self.is_on:
@@ -105,15 +105,23 @@ class RankingMetrics:
             column = batch[self._group_by]
         except KeyError as error:
             raise ConfigError(f"group_by is {self._group_by!r}, expected a feature: {error.args[0]}") from None
-        if isinstance(column, Ragged):
-            column = column.expanded(batch.size)
-        offsets = getattr(column, "offsets", None)
-        if offsets is None:
-            return np.asarray(column, np.int64).reshape(batch.size, -1)[:, 0]
-        ends, values = np.asarray(offsets), np.asarray(column.values)
+        if isinstance(column, Texts) or (not isinstance(column, Ragged) and np.asarray(column).dtype.kind in "SUO"):
+            raise ConfigError(
+                f"group_by is {self._group_by!r}, which is text, expected ids or numbers; declare it as a feature of "
+                "ids, or name another one"
+            )
+        if not batch.size:  # of a rank without rows
+            return np.zeros(0, np.int64)
+        if not isinstance(column, Ragged):
+            first = np.asarray(column).reshape(batch.size, -1)[:, 0]
+            if first.dtype.kind != "f":
+                return first.astype(np.int64)
+            return (first.astype(np.float64) + 0.0).view(np.int64)  # each number is a group; -0.0 is 0.0
+        column = column.expanded(batch.size)
+        ends, values = np.asarray(column.offsets), np.asarray(column.values).astype(np.int64, copy=False)
         begins = ends[:-1]
         padded = np.append(values, -1)  # of a row without an id
-        return np.where(ends[1:] > begins, padded[np.minimum(begins, len(values))], -1).astype(np.int64)
+        return np.where(ends[1:] > begins, padded[np.minimum(begins, len(values))], -1)
 
     def _add(self, rows: _Rows, head: HeadResult, groups: Ints, hours: Ints) -> None:
         kept = np.ones(len(groups), np.bool_) if head.mask is None else np.asarray(head.mask, np.bool_)

@@ -71,7 +71,7 @@ class HeadMetrics:
         Raises:
             ConfigError: ``other`` is of another kind of head.
         """
-        self._check_kind(other._is_classification)
+        self.check_kind(other._is_classification)
         for name, metric in self._metrics.items():
             metric.merge(other._metrics[name])
 
@@ -91,11 +91,16 @@ class HeadMetrics:
         Raises:
             ConfigError: It was saved for another kind of head.
         """
-        self._check_kind(bool(state["is_classification"]))
+        self.check_kind(bool(state["is_classification"]))
         for name, metric in self._metrics.items():
             metric.restore(state["metrics"][name])
 
-    def _check_kind(self, is_classification: bool) -> None:
+    def check_kind(self, is_classification: bool) -> None:
+        """Refuse metrics of another kind of head.
+
+        Raises:
+            ConfigError: The kinds differ.
+        """
         if is_classification != self._is_classification:
             kinds = {True: "a classification", False: "a regression"}
             raise ConfigError(
@@ -130,7 +135,10 @@ class RunMetrics:
 
         Raises:
             DataError: A prediction that counts is NaN or infinite; the text names the head.
+            ConfigError: The restored metrics are of another kind of head.
         """
+        for total in (self._run, self._window):  # restored ones may be from before a change of the model
+            total.check_kinds(result)
         self._window.update(result)
         if result.step % self._window_steps == 0:
             self._run.merge(self._window)
@@ -187,6 +195,12 @@ class _Total:
                 self._head(name, head.is_classification).update(head)
         self._loss += result.loss * result.samples
         self._samples += result.samples
+
+    def check_kinds(self, result: StepResult) -> None:
+        for name, head in result.heads.items():
+            known = self._heads.get(name)
+            if known is not None and known.is_classification != head.is_classification and head.label is not None:
+                HeadMetrics(name, is_classification=head.is_classification).check_kind(known.is_classification)
 
     def merge(self, other: _Total) -> None:
         for name, head in other._heads.items():

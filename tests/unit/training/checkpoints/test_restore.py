@@ -304,6 +304,31 @@ def test_restore_dir_and_restore_ckpt_go_together(tmp_path: Path) -> None:
         assert restore_step(tmp_path / "new", restore_dir=tmp_path / "old", restore_ckpt="step-000000002") == 2
 
 
+@pytest.mark.parametrize("steps", [2, 3])  # the run's first checkpoint has the name of an older one, or another
+def test_reading_takes_the_run_once_it_has_started_from_a_named_checkpoint_of_another(
+    steps: int, tmp_path: Path
+) -> None:
+    save_run(tmp_path / "old", (2, 4, 6))
+    asked = {"restore_dir": str(tmp_path / "old"), "restore_ckpt": "4"}
+    new = tmp_path / "new"
+
+    def read_step(**settings: object) -> int:
+        state = make_state(seed=6)
+        state.optimizers, state.rng = {}, False
+        restored = make_checkpointer(new, **settings).load(state)
+        assert restored is not None
+        return restored.step
+
+    assert read_step(**asked) == 4
+    assert restore_step(new, **asked) == 4
+    assert read_step(**asked) == 4
+    assert save_more(new, steps, **asked) == 4 + steps
+    assert read_step(**asked) == 4 + steps
+    assert save_more(new, 1, **asked) == 5 + steps
+    assert read_step(**asked) == 5 + steps
+    assert read_step(restore_ckpt=str(4 + steps)) == 4 + steps
+
+
 def test_restore_dir_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointMissing, match="nothing"):
         restore_step(tmp_path / "new", restore_dir=str(tmp_path / "nothing"))

@@ -54,6 +54,30 @@ def test_settings_ask_for_the_hook(tmp_path: Path) -> None:
         mt.RunConfig(keep_best_checkpoint=True)
 
 
+@pytest.mark.parametrize("steps_per_eval", [5, 7, 10])
+@pytest.mark.parametrize("is_setting", [True, False])
+def test_windows_continue_behind_an_evaluation(is_setting: bool, steps_per_eval: int, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"early_stopping_metric": "loss", "early_stopping_steps": 5}
+    settings |= {"early_stopping_patience": 3, "keep_best_checkpoint": True}
+    hook = EarlyStoppingHook("loss", every_steps=5, patience=3, keep_best=True)
+    config = mt.RunConfig(model_dir=str(tmp_path), **(settings if is_setting else {}))
+    estimator = mt.Estimator(Bias, config, hooks=[] if is_setting else [hook])
+    found = estimator.train_and_evaluate(
+        batches(100, flip_after=20), batches(2, flip_after=2), steps_per_eval=steps_per_eval
+    )
+    assert estimator.step == 35
+    assert found[-1]["global_step"] == 35
+    assert read_manifest(tmp_path / "best").step <= 21
+
+
+def test_a_hook_that_has_ended_a_run_gives_the_next_one_its_full_patience() -> None:
+    hook = EarlyStoppingHook("loss", every_steps=5, patience=2)
+    estimator = mt.Estimator(Bias)
+    for expected in (30, 40):
+        estimator.train(batches(100, flip_after=20)[estimator.step :], hooks=[hook])
+        assert estimator.step == expected
+
+
 def test_a_change_below_the_least_delta_does_not_count() -> None:
     hook = EarlyStoppingHook("loss", every_steps=5, patience=2, min_delta=100.0)
     estimator = mt.Estimator(Bias)

@@ -14,7 +14,7 @@ import pytest
 
 from monolith.core.errors import ConfigError, DataError
 from monolith.data import Batch
-from monolith.data.batch import Ragged
+from monolith.data.batch import Ragged, Texts
 from monolith.training.config.job import JobConfig
 from monolith.training.metrics.ranking import RankingMetrics, auc_of_groups, rank_in_groups
 from monolith.training.run import HeadResult, StepResult
@@ -94,6 +94,35 @@ def test_a_feature_that_is_stored_once_for_all_rows_is_the_group_of_all_rows(mas
     metrics.update(step([1, 0], [0.1, 0.3], ids={"user": [[7], [7]]}))
     expected = 3.5 / 6 if mask is None else 2 / 4
     assert metrics.results()["ctr/gauc"] == pytest.approx(expected)
+
+
+def test_numbers_of_any_type_are_groups_by_their_value() -> None:
+    labels, predictions = [1, 0, 1, 0], [0.9, 0.2, 0.1, 0.8]
+    large = Ragged(np.array([2**63 + 1, 2**63 + 1, 2**63 + 2, 2**63 + 2], np.uint64), np.arange(5))
+    for fields in (
+        {"ids": {"user": large}},
+        {"dense": {"user": [[0.25], [0.25], [0.75], [0.75]]}},
+        {"dense": {"user": [[0.0], [-0.0], [math.nan], [math.nan]]}},
+        {"uid": [3, 3, 4, 4]},
+    ):
+        metrics = RankingMetrics("uid" if "uid" in fields else "user")
+        metrics.update(step(labels, predictions, **fields))
+        assert metrics.results()["ctr/gauc"] == 0.5
+
+
+@pytest.mark.parametrize("group_by", ["uid", "user", "age"])
+def test_a_batch_without_rows_counts_nothing(group_by: str) -> None:
+    metrics = RankingMetrics(group_by, by_hour=True)
+    metrics.update(step([], [], ids={"user": []}, dense={"age": np.zeros((0, 1))}))
+    assert metrics.results() == {}
+
+
+def test_a_text_is_refused_as_a_group() -> None:
+    texts = Texts(np.frombuffer(b"abcb", np.uint8), np.array([0, 2, 4]))
+    found = step([1, 0], [0.9, 0.2], ids={"user": [[1], [2]]})
+    batch = dataclasses.replace(found.batch, dense={"name": texts})
+    with pytest.raises(ConfigError, match="group_by is 'name', which is text, expected ids or numbers; declare it"):
+        RankingMetrics("name").update(dataclasses.replace(found, batch=batch))
 
 
 def test_each_hour_of_event_time_has_an_auc() -> None:

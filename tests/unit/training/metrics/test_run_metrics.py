@@ -40,6 +40,17 @@ def test_results_are_named_by_head_and_metric() -> None:
     ]
 
 
+@pytest.mark.parametrize("saved_steps", [1, 10])
+def test_restored_metrics_refuse_a_head_that_has_changed_its_kind(saved_steps: int) -> None:
+    before, after = RunMetrics(window_steps=10), RunMetrics(window_steps=10)
+    for number in range(saved_steps):
+        before.update(step_result(number + 1, heads={"ctr": head_result("ctr", [0.5], [1.0])}))
+    after.restore(json.loads(json.dumps(before.state())))
+    changed = head_result("ctr", [0.5], [1.0], is_classification=False)
+    with pytest.raises(ConfigError, match="head 'ctr' is a regression, but its metrics are of a classification; give"):
+        after.update(step_result(saved_steps + 1, heads={"ctr": changed}))
+
+
 def test_a_window_holds_the_steps_since_the_one_before_and_the_run_holds_all() -> None:
     run = steps(25)
     metrics = RunMetrics(window_steps=10)
