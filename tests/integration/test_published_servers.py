@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from monolith.core.errors import ConfigError
 from monolith.embedding import MultiTable
 from monolith.ps import Security, ServerConfig
 from monolith.sync import Follower, read_base
+from monolith.sync.base_snapshot import BaseSnapshot, write_base
 from monolith.testing.fakes.published import FollowedTables
 from monolith.testing.processes.ps_servers import PsServers
 from monolith.training.cluster.job_config import ClusterJobConfig
@@ -75,6 +77,33 @@ def test_a_follower_shows_what_the_job_has_saved(tmp_path: Path) -> None:
     assert cut.folders == ("../run/delta_log/ps_0", "../run/delta_log/ps_1")
     assert base.tables == newest_tables(run)
     assert len(cuts) > 1
+
+
+def test_a_base_that_was_not_published_keeps_the_segments_that_followers_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, published = tmp_path / "run", tmp_path / "published"
+    tried: list[Path] = []
+
+    def write(root: Path, base: BaseSnapshot) -> None:
+        tried.append(base.tables)
+        if len(tried) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_base(root, base)
+
+    monkeypatch.setattr("monolith.sync.publisher.write_base", write)
+    with PsServers(2, ServerConfig(delta_log=run / "delta_log", delta_interval_s=0.05)) as servers:
+        config = job(tmp_path, save_checkpoints_steps=9)
+        connect(servers.addresses, config, Security()).train()
+    assert len(tried) > 1
+    base = read_base(published)
+    assert base is not None
+    assert base.tables == tried[0]
+    newest = newest_tables(run)
+    assert newest == tried[-1]
+    late = FollowedTables(MultiTable(child.Ranker().declaration.table_specs()).to_serving())
+    assert Follower(published, late, clock=SystemClock()).step()
+    assert rows(late.tables) == rows(MultiTable.load(newest).to_serving())
 
 
 def test_a_job_without_a_folder_is_told_that_it_cannot_publish(tmp_path: Path) -> None:

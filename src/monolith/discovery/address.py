@@ -40,6 +40,12 @@ def checked_host(host: str) -> str:
         return bare
     if any(letter.isspace() or not letter.isprintable() or letter in "/,@[]?#" for letter in bare):
         raise ConfigError(f"host is {host!r}; give a host name or an IP address, without blanks, port or scheme")
+    try:
+        bare.encode("idna")  # no connection could resolve it
+    except UnicodeError as error:
+        raise ConfigError(
+            f"host is {host!r}, expected 1 to 63 letters between two dots ({error}); check the name"
+        ) from error
     return bare
 
 

@@ -106,14 +106,18 @@ class ParameterServer:
             if config.recovery.recover_from is not None:
                 self.tables.recover(config.recovery.recover_from)
                 logger.info("shard recovered index=%d rows=%d", config.index, self.tables.rows)
-            port = grpc.bind(self._server, _join_address(config.listen.host, config.listen.port), config.security)
-            self.address = _join_address(config.listen.dialed_host, port)
             if config.listen.metrics_port is not None:
                 self._metrics = serve_metrics(
                     self.service, self.tables, self.health, config.listen.host, config.listen.metrics_port
                 )
                 self.metrics_address = _join_address(config.listen.dialed_host, self._metrics.port)
+            # The last step that can fail: gRPC cannot release the port of a server that never started.
+            port = grpc.bind(self._server, _join_address(config.listen.host, config.listen.port), config.security)
+            self.address = _join_address(config.listen.dialed_host, port)
         except BaseException:
+            if self._metrics is not None:
+                self._metrics.close()
+                self._metrics, self.metrics_address = None, ""
             if self._log is not None:
                 self._log.close()
             raise

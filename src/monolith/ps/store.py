@@ -462,6 +462,15 @@ class RemoteStore:
             raise ConfigError(f"server indexes are wrong: {indexes}; expected 0 to {len(pairs) - 1}, each once")
 
     def _open_transport(self) -> Transport:
+        transport = self._new_transport()
+        self._opened = self._channels()
+        return transport
+
+    def _channels(self) -> list[tuple[int, tuple[str, ...]]]:
+        """Return the part of each greeting that a transport depends on."""
+        return [(greeting.instance, greeting.data_plane) for greeting in self._greetings]
+
+    def _new_transport(self) -> Transport:
         addresses = None if self._wanted == "grpc" else data_plane_addresses(self._greetings)
         if addresses is None:
             if self._wanted == "data_plane":
@@ -480,7 +489,6 @@ class RemoteStore:
         with self._connecting:
             if self._transport is not failed:
                 return  # another thread has reconnected
-            has_changed = False
             for index, new in enumerate(self._greet(timeout_s)):
                 old = self._greetings[index]
                 if new.index != index:
@@ -489,9 +497,8 @@ class RemoteStore:
                     )
                 if new.instance != old.instance:
                     self._accept_restart(Restart(index=index, address=self._links[index].address, rows=new.rows))
-                has_changed = has_changed or (new.instance, new.data_plane) != (old.instance, old.data_plane)
                 self._greetings[index] = new
-            if has_changed:
+            if self._channels() != self._opened:  # also if an earlier attempt to open a transport failed
                 self._transport = self._open_transport()
                 failed.close()
 

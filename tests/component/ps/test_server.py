@@ -69,6 +69,28 @@ def test_a_taken_port_is_an_error(serve: Callable[..., PsServers]) -> None:
         ParameterServer(ServerConfig(port=port)).start()
 
 
+def test_a_server_whose_metrics_port_is_taken_leaves_its_other_port_free(serve: Callable[..., PsServers]) -> None:
+    taken = int(serve(1).addresses[0].rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    refused = ParameterServer(ServerConfig(port=port, metrics_port=taken))
+    with pytest.raises(ClusterError, match=f"metrics cannot listen on 127.0.0.1:{taken}"):
+        refused.start()
+    assert refused.address == ""
+    assert serve(1, port=port).addresses == [f"127.0.0.1:{port}"]
+
+
+def test_a_server_whose_port_is_taken_leaves_its_metrics_port_free(serve: Callable[..., PsServers]) -> None:
+    taken = int(serve(1).addresses[0].rpartition(":")[2])
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    refused = ParameterServer(ServerConfig(port=taken, metrics_port=port))
+    with pytest.raises(ClusterError, match=f"cannot listen on 127.0.0.1:{taken}"):
+        refused.start()
+    assert refused.metrics_address == ""
+    assert serve(1, metrics_port=port).servers[0].metrics_address == f"127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -280,6 +280,15 @@ def test_a_restart_is_noticed_over_grpc_even_after_another_client_has_connected(
         store.pull({"user": np.array([1])})
 
 
+def test_a_server_that_restarts_without_a_data_plane_is_the_same_error_of_every_call(serve: Any, store_of: Any) -> None:
+    servers = serve(1)
+    store = store_of(servers, transport="data_plane", retries=QUICK, on_restart=lambda restart: None)
+    servers.restart(0, ServerConfig(data_plane=False))
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="transport is 'data_plane', which not all servers offer"):
+            store.pull({"user": np.arange(4)})
+
+
 # --- snapshots ---
 
 

@@ -13,7 +13,7 @@ from monolith.discovery.address import advertised_host, checked_host, join_addre
 hosts = st.one_of(
     st.ip_addresses(v=4).map(str),
     st.ip_addresses(v=6).map(str),
-    st.text("abz019-.", min_size=1, max_size=20),
+    st.from_regex(r"[abz019-]{1,63}(\.[abz019-]{1,9}){0,3}\.?", fullmatch=True),
 )
 
 
@@ -43,6 +43,8 @@ def test_any_text_is_an_address_or_a_config_error(text: str) -> None:
         ("[::1:80", "expected an IPv6 address"),
         ("[host]:80", "expected an IPv6 address"),
         ("http://host:80", "in brackets|without blanks"),
+        ("ps-0..svc:80", "host is 'ps-0..svc', expected 1 to 63 letters"),
+        (f"{'a' * 64}.svc:80", "expected 1 to 63 letters between two dots"),
         ("a b:80", "without blanks"),
         ("user@host:80", "without blanks"),
     ],

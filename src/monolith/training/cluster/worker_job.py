@@ -7,17 +7,20 @@ chief: it restores and saves for all. The others keep only their position in the
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
 from typing import Any
 
+from monolith.artifacts.remote_folder import local_path
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.config_sections import replace_settings
 from monolith.core.errors import ConfigError
 from monolith.data.sources.patterns import expand
 from monolith.ps import Security
 from monolith.sync.remote_rows import ServerDeltaLogs
-from monolith.training.cluster.compaction import CompactionHook
+from monolith.training.cluster.compaction import CompactionHook, published_only
 from monolith.training.cluster.coupling import Lockstep
 from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.job_pause import JobPause
@@ -156,11 +159,13 @@ def _chief_hooks(
     Publishing comes first: a log is compacted only up to the base that is published.
     """
     hooks: list[Hook] = []
+    compact: Callable[[Path], None] = servers.compact
     if config.run.publish.publish_dir is not None:
         if config.run.push.sync_targets:
             hooks.append(PushHook(config.run.publish.publish_dir, config.run.push))
         hooks.append(_publish_hook(servers, config, estimator))
-    hooks.append(CompactionHook(servers.compact))
+        compact = published_only(compact, local_path(config.run.publish.publish_dir))
+    hooks.append(CompactionHook(compact))
     ps = config.cluster.ps
     if ps.ps_memory_limit_mb is not None and ps.ps_memory_action != "evict_oldest":  # servers do that by themselves
         hooks.append(
@@ -397,5 +402,5 @@ class _Member:
 
     def _finished_files(self, index: int) -> int:
         if self._positions.is_through(index, self._session()):
-            return len(expand(self._config.input.data or ""))
+            return sys.maxsize  # not the files of the pattern now: some may have been removed
         return finished_files(self._positions.read(index, self._session()), worker_name(index))

@@ -7,8 +7,10 @@ from typing import Any, cast
 
 import pytest
 
+from monolith.artifacts.delta_log import LogPosition
 from monolith.core.errors import ShardUnavailable
-from monolith.training.cluster.compaction import CompactionHook
+from monolith.sync.base_snapshot import BaseSnapshot, write_base
+from monolith.training.cluster.compaction import CompactionHook, published_only
 
 RUN = cast(Any, None)
 
@@ -27,3 +29,21 @@ def test_a_failed_compaction_does_not_end_the_training(caplog: pytest.LogCapture
 
     CompactionHook(away).after_save(RUN, Path("a"))
     assert "delta logs not compacted path=a error=nobody answers" in caplog.text
+
+
+def test_only_the_published_base_is_compacted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[Path] = []
+    hook = CompactionHook(published_only(told.append, tmp_path / "published"))
+    (tmp_path / "published").mkdir()
+    hook.after_save(RUN, tmp_path / "run" / "a")
+    write_base(
+        tmp_path / "published", BaseSnapshot(tables=tmp_path / "run" / "b" / "tables", positions={0: LogPosition(1, 2)})
+    )
+    hook.after_save(RUN, tmp_path / "run" / "a")
+    assert told == []
+    assert caplog.text.count("which was not published") == 2
+    monkeypatch.chdir(tmp_path)
+    hook.after_save(RUN, Path("run/b"))
+    assert told == [Path("run/b")]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,32 @@ def test_a_job_that_has_been_stopped_does_not_start() -> None:
     with pytest.raises(ClusterError, match="job has been stopped, expected a new one"), job:
         raise AssertionError("the job has started")
     assert job.starts("chief") == 0
+
+
+_STAND_IN = """
+import os, sys, time
+options = dict(zip(sys.argv[2::2], sys.argv[3::2]))
+folder = options["--discovery-folder"]
+begun = os.path.join(folder, "begun")
+if options["--server-type"] == "ps":
+    os.makedirs(os.path.join(folder, "ps"))
+    with open(os.path.join(folder, "new"), "w") as file:
+        file.write("127.0.0.1:1")
+    os.replace(file.name, os.path.join(folder, "ps", options["--index"]))
+    while not os.path.exists(begun):
+        time.sleep(0.05)
+else:
+    os.mkdir(begun)
+    time.sleep(60)
+"""
+
+
+def test_a_server_that_ends_before_the_workers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("monolith.training.cluster.launch.local.PROGRAM", (sys.executable, "-c", _STAND_IN))
+    job = LocalJob(["train"], num_ps=1, num_workers=1, say=lambda *_: None, max_restarts=2, grace_s=0.5)
+    expected = "running processes: chief; ps 0 ended 0.5 s ago, and workers need it: start the job again"
+    with job, pytest.raises(ClusterError, match=expected):
+        job.wait(timeout_s=60)
 
 
 def test_processes_of_one_machine_get_time_to_deregister_unless_the_user_sets_another() -> None:

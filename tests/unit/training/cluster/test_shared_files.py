@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from monolith.core.clock import SystemClock
 from monolith.data.sources.work_list import FilesReassigned
+from monolith.ps import Security
+from monolith.training.cluster.job_config import ClusterJobConfig
 from monolith.training.cluster.shared_files import SharedFiles, finished_files, unread_files, worker_name
+from monolith.training.cluster.worker_job import _Member
+from monolith.training.cluster.worker_positions import WorkerPositions
 
 FILES = ["a", "b", "c"]
 ONE, TWO = worker_name(1), worker_name(2)
@@ -91,6 +97,33 @@ def test_files_that_a_dead_worker_had_trained_on_stay_done(job: Job) -> None:
     job.finished[2] = 1
     job.two.close()
     assert [job.one.claim(ONE), job.one.claim(ONE), job.one.claim(ONE)] == ["c", "b", None]
+
+
+def test_removed_files_of_a_worker_that_is_through_are_not_read_again(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{name}.txt" for name in FILES]
+    for path in paths:
+        path.touch()
+    config = ClusterJobConfig(
+        num_ps=1, num_workers=2, enable_dynamic_sharding=True, data=f"{tmp_path}/*.txt", model_dir=tmp_path / "model"
+    )
+    with ExitStack() as resources:
+        chief, other = (
+            _Member((), config, Security(), SystemClock(), resources, lambda: None, from_checkpoint=False)._files
+            for _ in range(2)
+        )
+        assert chief is not None
+        assert other is not None
+        chief.begin(None)
+        while (file := other.claim(ONE)) is not None:
+            other.done(ONE, file)
+        place = {"worker": ONE, "finished": len(paths)}
+        WorkerPositions(tmp_path / "model").write(1, 0, place, is_through=True)
+        other.close()
+        paths[0].unlink()
+        assert chief.claim(worker_name(0)) is None
+        paths[1].unlink()
+        paths[2].unlink()
+        assert chief.claim(worker_name(0)) is None
 
 
 def test_at_the_end_of_the_job_nothing_follows(job: Job) -> None:

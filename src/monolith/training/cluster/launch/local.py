@@ -141,6 +141,7 @@ class LocalJob:
         self._scratch = ScratchFolder("monolith-job-")
         self._folder = self._scratch.path
         self._patience: Deadline | None = None
+        self._ended_server = ""
         self._starting = threading.Lock()
         self._is_stopping = False
         self._has_lost_server = False
@@ -201,6 +202,7 @@ class LocalJob:
             if status == 0 and process.is_server and self._patience is None:
                 # The chief has shut it down, so the workers end soon too; workers that do not have no server.
                 self._patience = Deadline(self._clock, self._grace_s)
+                self._ended_server = process.name
             if status and not self._restart(process, status):
                 ended = self._how(process, status)
                 self._has_lost_server = process.is_server
@@ -303,7 +305,12 @@ class LocalJob:
             return self._ended.get(timeout=None if remaining_s == math.inf else remaining_s)
         except queue.Empty:
             running = ", ".join(one.name for one in self._processes if not one.is_over)
-            raise ClusterError(f"the job did not end in time; running processes: {running}") from None
+            cause = ""
+            if self._patience is not None and self._patience.is_past:
+                cause = (
+                    f"; {self._ended_server} ended {self._grace_s:g} s ago, and workers need it: start the job again"
+                )
+            raise ClusterError(f"the job did not end in time; running processes: {running}{cause}") from None
 
     def _restart(self, process: _Process, status: int) -> bool:
         with self._starting:

@@ -74,17 +74,20 @@ class RankConnection:
                 world_size=info.size,
                 timeout=timeout,
             )
+            self.steps = self._channel(dist.group.WORLD)
+            """The channel of the thread that trains."""
+            self.rows = self._channel(dist.new_group(backend=backend, timeout=timeout))
+            """The channel of the thread that pulls rows, possibly ahead of the step."""
+            saves = dist.new_group(backend="gloo", timeout=timeout)
+            self.saves = Channel(saves, info.rank, info.size, torch.device("cpu"))
+            """The channel of the thread that writes checkpoints."""
         except (RuntimeError, ValueError) as error:
+            if dist.is_initialized():  # a rank was lost after it had come
+                dist.destroy_process_group()
             raise ClusterError(
                 f"rank {info.rank} of {info.size} did not reach the others at {info.host}:{info.port} in "
                 f"{rendezvous_timeout_s:g} s ({short_reason(error)}); check that all ranks run, and the address"
             ) from error
-        self.steps = self._channel(dist.group.WORLD)
-        """The channel of the thread that trains."""
-        self.rows = self._channel(dist.new_group(backend=backend, timeout=timeout))
-        """The channel of the thread that pulls rows, possibly ahead of the step."""
-        self.saves = Channel(dist.new_group(backend="gloo", timeout=timeout), info.rank, info.size, torch.device("cpu"))
-        """The channel of the thread that writes checkpoints."""
         logger.info("rank connected rank=%d size=%d address=%s:%d", info.rank, info.size, info.host, info.port)
 
     @property

@@ -118,6 +118,8 @@ class Ranks(Group):
             save_summary_steps=0,
             progress=False,
             metrics_port=None,
+            logger=None,
+            logger_offline=False,
             controller_port=None,
             profile_some_steps_from=None,
         )
