@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from collections.abc import Callable
@@ -172,6 +173,26 @@ class TestModelCopies:
             wait_until(lambda: copies.manager.failed_rounds > 0)
             assert copies.versions() == ["1"]
             blocker.unlink()
+            wait_until(lambda: copies.versions() == ["1", "2"])
+        finally:
+            copies.manager.stop()
+
+    def test_a_lock_that_cannot_be_removed_does_not_end_the_copies(
+        self, copies: Copies, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        remove, failures = Path.unlink, [OSError(errno.EIO, "input/output error")]
+
+        def fail_first(path: Path, *, missing_ok: bool = False) -> None:
+            if path.name.endswith(".read.lock") and failures:
+                raise failures.pop()
+            remove(path, missing_ok=missing_ok)
+
+        offer(copies.source, 1)
+        copies.manager.start()
+        try:
+            monkeypatch.setattr(Path, "unlink", fail_first)
+            wait_until(lambda: copies.manager.failed_rounds == 1)
+            offer(copies.source, 2)
             wait_until(lambda: copies.versions() == ["1", "2"])
         finally:
             copies.manager.stop()

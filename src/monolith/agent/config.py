@@ -9,6 +9,7 @@ key, a value of the wrong type and a value twice are errors that name file, line
 from __future__ import annotations
 
 import difflib
+import math
 import os
 import typing
 from collections.abc import Mapping, Sequence
@@ -393,6 +394,8 @@ def _number(name: str, entry: ConfigEntry, kind: str) -> int | float:
         number = compute_number(entry.value)
     except ConfigError as error:
         raise ConfigError(f"{entry.place}: {name} is {entry.value!r}: {error}") from error
+    if not math.isfinite(number):
+        raise ConfigError(f"{entry.place}: {name} is {entry.value!r} = {number}, expected a finite number; correct it")
     if kind == "float":
         return float(number)
     if number != int(number):

@@ -152,18 +152,19 @@ class ModelCopies:
         """Copy the newest complete version if it is new; return True if a copy exists."""
         locks: list[Path] = []
         try:
-            candidates = self._lock_candidates(locks)
-            if candidates:
-                newest = max(candidates, key=_version_key)
-                known = self.newest_version
-                if known is None or _version_key(newest) > _version_key(known):
-                    self._copy(newest, candidates[newest])
-            self._remove_old()
+            try:
+                candidates = self._lock_candidates(locks)
+                if candidates:
+                    newest = max(candidates, key=_version_key)
+                    known = self.newest_version
+                    if known is None or _version_key(newest) > _version_key(known):
+                        self._copy(newest, candidates[newest])
+                self._remove_old()
+            finally:
+                self._remove_locks(locks)
         except OSError as error:
             self._failed_rounds += 1
             logger.warning("model copy failed, retrying model=%s error=%s", self._model, error)
-        finally:
-            self._remove_locks(locks)
         return bool(self._versions)
 
     def _lock_candidates(self, locks: list[Path]) -> dict[str, list[Path]]:

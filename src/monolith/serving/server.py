@@ -196,6 +196,7 @@ class ModelServer:
 
     def _start_native(self, native: NativeFront, access: Access) -> None:
         config = self.config
+        _tls(config.security)  # names the file at fault; the native server names none
         if config.port is not None:
             self._workers = ThreadPoolExecutor(config.grpc.grpc_threads, thread_name_prefix="grpc")
         if config.rest_port is not None:
@@ -371,13 +372,18 @@ def _tls(security: Security) -> ssl.SSLContext | None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
         context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
-        if security.is_mutual:
-            context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(security.ca_file)
     except ssl.SSLError as error:
         raise ConfigError(
             f"cert_file is {str(security.cert_file)!r}, expected a certificate that fits key_file ({error.reason})"
         ) from error
+    if security.read("ca_file") is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+        try:
+            context.load_verify_locations(security.ca_file)
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"ca_file is {str(security.ca_file)!r}, expected certificates of authorities as PEM ({error.reason})"
+            ) from error
     return context
 
 

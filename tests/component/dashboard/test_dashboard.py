@@ -364,9 +364,11 @@ def test_an_answer_of_a_model_server_that_breaks_off_is_a_bad_gateway() -> None:
 def test_wrong_targets_and_taken_ports_are_refused(scraper: Scraper) -> None:
     with pytest.raises(ConfigError, match="target is 'host'"):
         parse_target("host")
-    for port in ("0", "65537", "\u00b2"):
-        with pytest.raises(ConfigError, match=f"target .*host:{port}"):
-            parse_target(f"host:{port}")
+    for address in ("host:0", "host:65537", "host:\u00b2", "host:1:2", "http://host:80"):
+        with pytest.raises(ConfigError, match=f"target .*{address}"):
+            parse_target(address)
+    with pytest.raises(ConfigError, match="address is 'host'"):
+        Predictor("host")
     with pytest.raises(ConfigError, match="targets is empty"):
         Scraper([])
     with pytest.raises(ConfigError, match="different names"):

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from monolith import _native
-from monolith.core.errors import ConfigError, MonolithError
+from monolith.core.errors import ConfigError, InvalidRequest, MonolithError
 from monolith.data.records import messages as records
 from monolith.rpc.security import Security
 from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, servable_loader
@@ -134,6 +134,7 @@ OTHERS = [
     ("POST", f"{MODEL}:predict", body(inputs={"examples": [b64(RECORDS[0])]}, signature_name="none")),
     ("POST", f"{MODEL}:predict", body(inputs={"examples": [b64(RECORDS[0])], "instances": [b64(RECORDS[0])]})),
     ("POST", f"{MODEL}:predict", body(inputs={"none": [b64(RECORDS[0])]})),
+    ("POST", f"{MODEL}:predict", body(instances=[{"examples": b64(RECORDS[0])}, {}, {"examples": b64(RECORDS[1])}])),
     ("POST", f"{MODEL}:predict", body(inputs=[b64(RECORDS[0])])),
     ("POST", f"{MODEL}:predict", body(instances=[{"user": {"fids": [1 << 48 | 7]}, "price": 2.0}])),
     ("POST", f"{MODEL}:predict", body(inputs={"user": [1 << 48 | 7]}, signature_name="lookup")),
@@ -189,6 +190,40 @@ def test_every_other_rest_request_gets_the_answer_of_python(
     expected = call_rest(servers["off"], method, path, content)
     assert_alike(list(call_rest(servers["on"], method, path, content)), list(expected))
     assert native_answers(servers["on"]) == before
+
+
+def test_a_row_without_its_record_is_named_and_moves_no_score(servers: dict[str, ModelServer]) -> None:
+    content = body(instances=[{"examples": b64(RECORDS[0])}, {}, {"examples": b64(RECORDS[1])}])
+    for server in servers.values():
+        status, answer = call_rest(server, "POST", f"{MODEL}:predict", content)
+        assert (status, answer) == (
+            400,
+            {"error": "input 'examples' has no record in row 1, expected a record for each row"},
+        )
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_a_client_gets_the_rows_of_one_table_of_several_under_its_name(
+    transport: str, servers: dict[str, ModelServer]
+) -> None:
+    server = servers["off"]
+    address = server.address if transport == "grpc" else f"http://{server.rest_address}"
+    with Client(address, model="prices", timeout_s=60) as client:
+        for table in ("user", "item"):
+            rows = client.predict({table: np.array([1 << 48 | 7])}, signature="lookup", outputs=[table])
+            assert rows.keys() == {table}
+            assert client.predict({table: np.array([1 << 48 | 7])}, signature="lookup").keys() == {table}
+
+
+@pytest.mark.parametrize("transport", ["grpc", "rest"])
+def test_a_client_names_an_output_that_the_model_lacks(transport: str, servers: dict[str, ModelServer]) -> None:
+    server = servers["off"]
+    address = server.address if transport == "grpc" else f"http://{server.rest_address}"
+    with (
+        Client(address, model="prices", timeout_s=60) as client,
+        pytest.raises(InvalidRequest, match="output of signature 'serving_default' is 'none', expected one of score"),
+    ):
+        client.predict({"price": [1.0]}, outputs=["none"])
 
 
 # --- gRPC ---

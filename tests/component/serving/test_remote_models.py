@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import threading
 import time
@@ -421,6 +422,25 @@ def test_a_file_of_addresses_is_read_again_when_it_changes(tmp_path: Path) -> No
         file.write_text(text)
         with pytest.raises(ConfigError, match=r"addresses\.json"):
             FileAddresses(file)
+
+
+def test_a_file_of_addresses_is_read_again_after_an_error_of_the_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "addresses.json"
+    file.write_text('{"ps_0": ["a:1"]}')
+    addresses = FileAddresses(file)
+    file.write_text('{"ps_0": ["b:22"]}')
+    with monkeypatch.context() as patched:
+
+        def fail(*args: object, **named: object) -> str:
+            raise OSError(errno.EMFILE, "too many open files")
+
+        patched.setattr(Path, "read_text", fail)
+        for _ in range(3):
+            assert addresses.find("clicks", "ps_0").addresses == ("a:1",)
+    assert len(caplog.messages) == 1
+    assert addresses.find("clicks", "ps_0").addresses == ("b:22",)
 
 
 @pytest.mark.parametrize("texts", [["ps_0"], ["ps_0="], ["=a:1"], ["ps_0=a"], ["ps_0=a:1", "ps_0=b:1"], ["ps_0=a:1,"]])

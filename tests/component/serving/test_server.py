@@ -6,6 +6,7 @@ import base64
 import gc
 import gzip
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -487,6 +488,79 @@ def test_both_apis_speak_tls_and_ask_for_a_certificate_where_they_should(
         known = Security(**own, ca_file=ca)
         with Client(address, model="m", security=known) as client:
             assert client.score(example())["score"].tolist() == [0.5]
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "said"),
+    [
+        (
+            b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"outputs":',
+            ModelNotReady,
+            "is cut or no HTTP .IncompleteRead",
+        ),
+        (b"\x00\x00\x18\x04\r\n\r\n", ModelNotReady, "is cut or no HTTP .BadStatusLine.*give the REST address"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>", ServingError, "is b'<html>', expected JSON"),
+    ],
+)
+def test_a_rest_response_that_is_cut_or_foreign_is_an_error_of_ours(
+    response: bytes, kind: type[Exception], said: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(60)
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(60)
+                connection.recv(1 << 16)
+                connection.sendall(response)
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(address, model="m", timeout_s=60) as client, pytest.raises(kind, match=said):
+            client.status()
+        answering.join(60)
+
+
+@pytest.mark.parametrize(
+    ("field", "content", "said"),
+    [
+        ("ca_file", b"no certificate", r"ca_file is '.*wrong\.pem', expected certificates"),
+        ("ca_file", None, r"ca_file is '.*wrong\.pem', which cannot be read"),
+        ("cert_file", b"no certificate", r"cert_file is '.*wrong\.pem', expected a certificate that fits"),
+        ("key_file", None, r"key_file is '.*wrong\.pem', which cannot be read"),
+    ],
+)
+@pytest.mark.parametrize("end", ["client", "off", "auto"])
+def test_a_wrong_tls_file_is_named(
+    end: Any, field: str, content: bytes | None, said: str, tmp_path: Path, authority: Authority
+) -> None:
+    files: dict[str, Any] = {**authority.sign("localhost", "DNS:localhost")._asdict(), "ca_file": authority.ca_file}
+    files[field] = tmp_path / "wrong.pem"
+    if content is not None:
+        files[field].write_bytes(content)
+    security = Security(**files)
+
+    def open_end() -> None:
+        if end == "client":
+            Client("https://localhost:1", model="m", security=security)
+        else:
+            ModelServer(ServingConfig(port=None, rest_port=0, native=end, security=security), LinearModel).start()
+
+    with pytest.raises(ConfigError, match=said):
+        open_end()
+
+
+@pytest.mark.parametrize("native", ["off", "auto"])
+def test_a_server_with_an_authority_alone_never_starts_without_tls(native: Any, authority: Authority) -> None:
+    config = ServingConfig(port=None, rest_port=0, native=native, security=Security(ca_file=authority.ca_file))
+    server = ModelServer(config, LinearModel)
+    try:
+        with pytest.raises(ConfigError, match="cert_file or key_file is missing"):
+            server.start()
+    finally:
+        server.stop(0.0)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ def test_the_file_wins_over_the_environment(tmp_path: Path) -> None:
         ("zzzzzz 4\n", ("agent.conf:6", "zzzzzz", "remove it")),
         ("num_ps four\n", ("agent.conf:6", "num_ps is 'four'", "column 1")),
         ("num_ps 1.5\n", ("agent.conf:6", "num_ps is '1.5'", "whole number")),
+        ("num_ps 1e999\n", ("agent.conf:6", "num_ps is '1e999' = inf", "a finite number")),
+        ("per_process_gpu_memory_fraction 1e999\n", ("agent.conf:6", "is '1e999' = inf", "a finite number")),
         ("num_ps none\n", ("agent.conf:6", "num_ps is 'none'")),
         ("num_ps 0\n", ("agent.conf:6", "num_ps is 0", "at least 1")),
         ("agent_port 70000\n", ("agent.conf:6", "agent_port is 70000", "65535")),

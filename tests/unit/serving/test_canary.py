@@ -332,6 +332,20 @@ def loading(path: Path, scale: float) -> Servable:
     return servable
 
 
+def test_an_output_that_was_bad_before_hides_no_other_output() -> None:
+    old = {"bad": np.array([np.nan, np.nan, 1.0, 1.0], np.float32), "good": np.ones(4, np.float32)}
+    new = {"bad": old["bad"], "good": np.array([np.nan, 1.0, 1.0, 1.0], np.float32)}
+    found = measure(old, new, np.ones((4, 2), np.float32), np.ones((4, 2), np.bool_))
+    assert found.new["nan_rate"] == 0.5
+    assert found.over(CanaryLimits()) == ["nan_rate of 'good' is 0.25 (limit 0)"]
+    label = np.array([[10.0, 1.0]] * 4, np.float32)
+    new = {"bad": np.ones(4, np.float32), "good": np.full(4, 1.8, np.float32)}
+    found = measure({name: np.ones(4, np.float32) for name in new}, new, label, np.ones((4, 2), np.bool_))
+    limits = CanaryLimits(score_shift=None, mean_shift=None)
+    assert found.new["calibration_error"] == pytest.approx(0.9)
+    assert found.over(limits) == ["calibration_error of 'good' is 0.8 (limit 0.5)"]
+
+
 def test_a_version_is_compared_with_the_newest_served_one(tmp_path: Path) -> None:
     canary = Canary(CanarySettings(limits=CanaryLimits(score_shift=4.0, mean_shift=4.0), min_rows=4))
     served = []

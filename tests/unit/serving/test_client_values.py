@@ -71,6 +71,8 @@ def test_an_array_of_numbers_is_sent_as_it_is() -> None:
         ([-1, 2**63], "expected int64, or uint64"),
         (np.array(["2020-01-01"], "datetime64[D]"), "datetime64"),
         (object(), "object"),
+        ([0.5, 2**53 + 1], "row 1 is 9007199254740993 beside floats, expected integers up to 2.53"),
+        ([np.zeros((2, 2)), np.zeros((2, 2))], "row 0 is array"),
     ],
 )
 def test_an_object_is_refused_with_input_row_and_type(value: Any, reason: str) -> None:

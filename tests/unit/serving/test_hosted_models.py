@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from monolith.core.errors import ManifestInvalid, ModelNotFound, ModelNotReady
+from monolith.core.errors import ConfigError, ManifestInvalid, ModelNotFound, ModelNotReady
 from monolith.core.throttle import yield_gil
 from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
@@ -274,6 +274,24 @@ def test_another_base_path_is_loaded_before_the_old_one_goes(
     assert first.is_closed
     with models.acquire("m") as found:
         assert found.path == tmp_path / "b" / "1"
+
+
+def test_a_url_without_a_driver_keeps_no_other_model_from_new_versions(
+    hosted: Callable[..., HostedModels], tmp_path: Path
+) -> None:
+    pytest.importorskip("fsspec")
+    models = hosted()
+    write_version(tmp_path, 1)
+    wrong = ModelConfig(name="wrong", url="nosuch://bucket/exports")
+    with pytest.raises(ConfigError, match=r"nosuch://bucket/exports.*expected one that fsspec knows"):
+        models.configure([wrong, config(tmp_path)])
+    settle(models)
+    assert served(models) == 1
+    write_version(tmp_path, 2)
+    with pytest.raises(ConfigError, match=r"nosuch"):
+        models.poll()
+    settle(models)
+    assert served(models) == 2
 
 
 def test_a_model_that_is_no_longer_configured_goes_with_all_its_versions(

@@ -14,6 +14,7 @@ import base64
 import json
 import ssl
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from types import TracebackType
 from typing import Any, Literal, Self, TypeAlias
 from urllib.error import HTTPError, URLError
@@ -295,9 +296,7 @@ class _Rest:
             raise ConfigError(f"address is {address!r}, expected host:port, http://host:port or https://host:port")
         self._address = address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {security.token}"} if security.token else {}
-        context = ssl.create_default_context(cafile=security.ca_file) if parts.scheme == "https" else None
-        if context is not None and security.is_mutual:
-            context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
+        context = _tls(security) if parts.scheme == "https" else None
         # Ignore proxy settings of the environment: a proxy cannot reach servers within the cluster.
         handlers: list[Any] = [ProxyHandler({})]
         if context is not None:
@@ -314,11 +313,17 @@ class _Rest:
         found = answer["outputs"]
         if not isinstance(found, dict):  # a single output arrives without its name
             names = list(self.metadata(spec, timeout_s)[spec.signature_name or "serving_default"]["outputs"])
-            found = {names[0]: found}
+            found = {_name_of_only(names, columns): found}
         arrays = {name: np.asarray(value) for name, value in found.items()}
         shown = {
             name: array.astype(np.float32) if array.dtype == np.float64 else array for name, array in arrays.items()
         }
+        for name in outputs:
+            if name not in shown:
+                raise InvalidRequest(
+                    f"output of signature {spec.signature_name or 'serving_default'!r} is {name!r}, expected one of "
+                    f"{', '.join(sorted(shown))}"
+                )
         return _mark_degraded({name: shown[name] for name in outputs} if outputs else shown, missing)
 
     def status(self, spec: messages.ModelSpec, timeout_s: float) -> list[Version]:
@@ -354,7 +359,7 @@ class _Rest:
         request = Request(url, body, {**self._headers, "Content-Type": "application/json"})
         try:
             with self._opener.open(request, timeout=timeout_s) as answer:
-                return json.loads(answer.read()), answer.headers.get(DEGRADED, "")
+                content, missing = answer.read(), answer.headers.get(DEGRADED, "")
         except HTTPError as exc:
             with exc:
                 raise _error(_BY_STATUS.get(exc.code, Code.UNKNOWN), _text(exc.read()), self._address) from exc
@@ -362,9 +367,53 @@ class _Rest:
             raise RpcTimeout(f"no response from {self._address} within {timeout_s} s") from exc
         except (URLError, OSError) as exc:
             raise ModelNotReady(f"{self._address} is unreachable ({getattr(exc, 'reason', exc)})") from exc
+        except HTTPException as exc:
+            raise ModelNotReady(
+                f"response of {self._address} is cut or no HTTP ({exc!r:.100}); retry, or give the REST address"
+            ) from exc
+        try:
+            found = json.loads(content)
+        except ValueError as exc:
+            raise ServingError(
+                f"response of {self._address} is {content[:100]!r}, expected JSON; give the REST address of a server"
+            ) from exc
+        return found, missing
 
     def close(self) -> None:
         self._opener.close()
+
+
+def _tls(security: Security) -> ssl.SSLContext:
+    """Return the TLS settings of a client.
+
+    Raises:
+        ConfigError: A file cannot be read, or does not hold a certificate or its key.
+    """
+    security.read("ca_file")  # an error of the ssl module names no file
+    try:
+        context = ssl.create_default_context(cafile=security.ca_file)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"ca_file is {str(security.ca_file)!r}, expected certificates of authorities as PEM ({error.reason})"
+        ) from error
+    if security.is_mutual and security.read("cert_file") is not None and security.read("key_file") is not None:
+        try:
+            context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
+        except ssl.SSLError as error:
+            raise ConfigError(
+                f"cert_file is {str(security.cert_file)!r}, expected a certificate that fits key_file ({error.reason})"
+            ) from error
+    return context
+
+
+def _name_of_only(names: Sequence[str], inputs: Mapping[str, Any]) -> str:
+    """Return the name of an output that arrived alone.
+
+    A signature of several tables answers for the tables of the request only: ``user`` for ``user``, and
+    ``user_result`` for ``user_id``.
+    """
+    asked = [name for name in names if name in inputs or f"{name.removesuffix('_result')}_id" in inputs]
+    return asked[0] if len(names) > 1 and asked else names[0]
 
 
 def _plain(value: Any) -> Any:

@@ -19,6 +19,7 @@ from monolith.data import Ragged
 __all__ = ["Column", "as_column"]
 
 _INT64, _UINT64 = np.iinfo(np.int64), np.iinfo(np.uint64)
+_MOST_FLOAT = 2**53
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,7 +78,7 @@ def as_column(value: Any, name: str) -> Column:
 
 def _of_rows(rows: Sequence[Any], name: str) -> Column:
     is_list = [_is_list(row) for row in rows]
-    if not any(is_list) and None not in rows:
+    if not any(is_list) and all(row is not None for row in rows):
         return Column(_array(rows, name, range(len(rows))))
     lists: list[Any] = [
         list(row) if nested else [] if row is None else [row] for row, nested in zip(rows, is_list, strict=True)
@@ -102,6 +103,12 @@ def _array(values: Sequence[Any], name: str, rows: Sequence[int]) -> NDArray[Any
                 "bytes of one type per input, or a flat list of them"
             )
     if any(isinstance(each, float | np.floating) for each in values):
+        for row, value in zip(rows, values, strict=True):
+            if isinstance(value, int | np.integer) and abs(int(value)) > _MOST_FLOAT:
+                raise InvalidRequest(
+                    f"input {name!r}, row {row} is {value!r} beside floats, expected integers up to 2^53 there; give "
+                    "numbers of one type"
+                )
         return np.array(values, np.float64)
     integers = [int(each) for each in values]
     low, high = min(integers, default=0), max(integers, default=0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -40,21 +40,33 @@ class CanaryLimits:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """Largest value of each measure over all outputs. Measures without data are absent."""
+    """Measures of all outputs. Measures without data are absent."""
 
-    new: Mapping[str, float]
-    old: Mapping[str, float]
-    """Values of the old state, for measures of a single state."""
-    outputs: Mapping[str, str]
-    """Output that has the largest value of each measure."""
+    values: Mapping[str, Sequence[tuple[str, float, float]]]
+    """Measure to (output, value, value of the old state); -1 stands for an old state without the measure."""
+
+    @property
+    def new(self) -> dict[str, float]:
+        """Largest value of each measure over all outputs."""
+        return {name: max(value for _, value, _ in found) for name, found in self.values.items()}
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """Output that has the largest value of each measure."""
+        return {name: max(found, key=lambda each: each[1])[0] for name, found in self.values.items()}
 
     def over(self, limits: CanaryLimits) -> list[str]:
-        """Return a text for every measure above its limit."""
+        """Return a text for every measure above its limit, with the output that exceeds it most."""
         exceeded = []
-        for name, value in self.new.items():
+        for name, found in self.values.items():
             limit = getattr(limits, name)
-            if limit is not None and value > limit and value > self.old.get(name, -1.0):
-                exceeded.append(f"{name} of {self.outputs[name]!r} is {value:.4g} (limit {limit:g})")
+            # Each output by itself: a larger value that did not grow must not hide one that did.
+            over = [
+                (value, output) for output, value, before in found if limit is not None and value > max(limit, before)
+            ]
+            if over:
+                value, output = max(over, key=lambda each: each[0])
+                exceeded.append(f"{name} of {output!r} is {value:.4g} (limit {limit:g})")
         return exceeded
 
 
@@ -67,11 +79,11 @@ def measure(old: Arrays, new: Arrays, label: NDArray[Any], label_mask: NDArray[A
         label: (rows, labels). Outputs with one number per row match the labels in order.
         label_mask: (rows, labels): True where a label is present.
     """
-    found: dict[str, tuple[float, float, str]] = {}
+    found: dict[str, list[tuple[str, float, float]]] = {}
 
     def note(name: str, value: float | None, before: float | None, output: str) -> None:
-        if value is not None and (name not in found or value > found[name][0]):
-            found[name] = value, -1.0 if before is None else before, output
+        if value is not None:
+            found.setdefault(name, []).append((output, value, -1.0 if before is None else before))
 
     column = 0
     for output, scores in new.items():
@@ -92,11 +104,7 @@ def measure(old: Arrays, new: Arrays, label: NDArray[Any], label_mask: NDArray[A
             known = None if before is None else _calibration_error(before.reshape(-1), labels, there)
             note("calibration_error", error, known, output)
             column += 1
-    return Measures(
-        {name: value for name, (value, _, _) in found.items()},
-        {name: before for name, (_, before, _) in found.items()},
-        {name: output for name, (_, _, output) in found.items()},
-    )
+    return Measures(found)
 
 
 def _nan_rate(scores: NDArray[Any]) -> float:

@@ -84,6 +84,7 @@ class FileAddresses(Addresses):
         self._path = Path(path)
         self._lock = threading.Lock()
         self._stamp = _stamp(self._path)
+        self._refused: tuple[int, int, int] | None = None
         self._places = self._read()
 
     @override
@@ -91,11 +92,15 @@ class FileAddresses(Addresses):
         stamp = _stamp(self._path)
         with self._lock:
             if stamp != self._stamp:
-                self._stamp = stamp
                 try:
                     self._places = self._read()
+                    self._stamp = stamp
                 except ConfigError as error:
-                    logger.warning("address file not read, keeping old addresses error=%s", error)
+                    if stamp != self._refused:
+                        logger.warning("address file not read, keeping old addresses error=%s", error)
+                    self._refused = stamp
+                    if not isinstance(error.__cause__, OSError):  # such an error may pass: the next call reads again
+                        self._stamp = stamp
             places = self._places
         return _find(places, model, part)
 

@@ -146,6 +146,8 @@ def _records_work(hosted: HostedVersion, signature: str, name: str, value: Any, 
     records = value.ravel().tolist() if isinstance(value, np.ndarray) else _flat(value)
     if not records:
         raise InvalidRequest(f"input {name!r} is empty, expected at least one record")
+    if isinstance(value, list) and [] in value:  # its scores would move to the next rows
+        raise InvalidRequest(f"input {name!r} has no record in row {value.index([])}, expected a record for each row")
     for record in records:
         if type(record) is not bytes:
             raise InvalidRequest(

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from monolith.core.clock import Clock, SystemClock
-from monolith.core.errors import ClusterError, ModelNotFound, ModelNotReady
+from monolith.core.errors import ClusterError, ConfigError, ModelNotFound, ModelNotReady
 from monolith.core.throttle import throttled
 from monolith.rpc.status import code_of, text_of
 from monolith.serving.versions.base_path_report import describe_base_path
@@ -192,7 +192,11 @@ class HostedModels:
     # --- configuration ---
 
     def configure(self, configs: Iterable[ModelConfig]) -> None:
-        """Replace the set of models. Returns after scanning the folders, while versions load."""
+        """Replace the set of models. Returns after scanning the folders, while versions load.
+
+        Raises:
+            ConfigError: The driver of a URL is missing. The other models are scanned.
+        """
         given = {config.name: config for config in configs}
         with self._changed:
             for name, model in self._models.items():
@@ -207,15 +211,23 @@ class HostedModels:
         self.poll()
 
     def poll(self) -> None:
-        """Scan the folders, and start loads and unloads."""
+        """Scan the folders, and start loads and unloads.
+
+        Raises:
+            ConfigError: The driver of a URL is missing. The other models are scanned.
+        """
         with self._scanning:  # an older scan never replaces a newer one
             self._poll()
 
     def _poll(self) -> None:
         with self._changed:
             configs = {name: model.config for name, model in self._models.items() if not model.is_removed}
+        refusals: list[ConfigError] = []
         for config in configs.values():
-            pull_versions(config)
+            try:
+                pull_versions(config)
+            except ConfigError as error:  # the other models keep their scans
+                refusals.append(error)
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
         unserved: list[ModelConfig] = []
         with self._changed:
@@ -231,6 +243,8 @@ class HostedModels:
             self._settle_all()
         for config in unserved:
             logger.warning("no version to serve model=%s reason=%s", config.name, describe_base_path(config.base_path))
+        if refusals:
+            raise refusals[0]
 
     def wait_until_settled(self, timeout_s: float | None = None) -> bool:
         """Wait until no version is loading; return False on timeout."""
