@@ -11,6 +11,7 @@ from urllib.error import HTTPError, URLError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from monolith.core.errors import ConfigError, MonolithError
+from monolith.discovery.address import split_address
 from monolith.embedding.shard_map import shard_of
 from monolith.ps import messages
 from monolith.ps.link import ServerLink
@@ -29,9 +30,13 @@ class Predictor:
     Args:
         address: Host and port of the server's REST interface.
         token: Token of the server; None = without.
+
+    Raises:
+        ConfigError: The address is invalid.
     """
 
     def __init__(self, address: str, token: str | None = None) -> None:
+        split_address(address)
         self._address = address
         self._headers = {"Content-Type": "application/json"}
         if token is not None:

@@ -22,6 +22,7 @@ from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError
 from monolith.dashboard.charts import CHARTS, compute_series, find_role
 from monolith.dashboard.samples import Samples, parse_samples
+from monolith.discovery.address import split_address
 
 __all__ = ["Scraper", "ScrapeTarget", "parse_target"]
 
@@ -53,11 +54,12 @@ def parse_target(text: str) -> ScrapeTarget:
         ConfigError: The text has no port, or one out of range.
     """
     name, equals, address = text.rpartition("=")
-    host, colon, port = address.rpartition(":")
-    if not host or not colon or not port.isdecimal():
-        raise ConfigError(f"target is {text!r}, expected HOST:PORT or NAME=HOST:PORT")
-    if not 1 <= int(port) <= 65535:  # the system would take the port modulo 65536
-        raise ConfigError(f"port of target {text!r} is {port}, expected 1 to 65535; give the port of its metrics page")
+    try:
+        _, port = split_address(address)
+    except ConfigError as error:
+        raise ConfigError(f"target is {text!r}, expected HOST:PORT or NAME=HOST:PORT: {error}") from None
+    if not port:
+        raise ConfigError(f"port of target {text!r} is 0, expected 1 to 65535; give the port of its metrics page")
     return ScrapeTarget(name if equals and name else address, address)
 
 
