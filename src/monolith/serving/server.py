@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import ssl
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,7 @@ from typing import Self
 from monolith.core.clock import Clock, SystemClock
 from monolith.core.errors import ConfigError, ModelNotReady, MonolithError
 from monolith.rpc import grpc
-from monolith.rpc.security import Security
+from monolith.rpc.tls import server_context
 from monolith.serving.api.access import Access
 from monolith.serving.api.grpc_services import GrpcServices
 from monolith.serving.api.http_server import HttpLimits, HttpServer
@@ -196,7 +195,7 @@ class ModelServer:
 
     def _start_native(self, native: NativeFront, access: Access) -> None:
         config = self.config
-        _tls(config.security)  # names the file at fault; the native server names none
+        server_context(config.security)  # names the file at fault; the native server names none
         if config.port is not None:
             self._workers = ThreadPoolExecutor(config.grpc.grpc_threads, thread_name_prefix="grpc")
         if config.rest_port is not None:
@@ -267,7 +266,9 @@ class ModelServer:
             answer_s=config.request_path.timeouts.request_timeout_s,
         )
         self._rest = rest
-        self._http = HttpServer(rest, error_body, config.host, port, limits, _tls(config.security), rest.admit)
+        self._http = HttpServer(
+            rest, error_body, config.host, port, limits, server_context(config.security), rest.admit
+        )
         self.rest_address = _join(config.host, self._http.port)
 
     def _all_samples(self) -> Iterable[Samples]:
@@ -360,31 +361,6 @@ def _read(path: Path) -> str:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"model_config_file is {str(path)!r}, expected a readable file ({error})") from error
-
-
-def _tls(security: Security) -> ssl.SSLContext | None:
-    if not security.is_encrypted:
-        return None
-    certificate, key = security.read("cert_file"), security.read("key_file")
-    if certificate is None or key is None:
-        raise ConfigError("cert_file or key_file is missing, expected both for a server with TLS")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"cert_file is {str(security.cert_file)!r}, expected a certificate that fits key_file ({error.reason})"
-        ) from error
-    if security.read("ca_file") is not None:
-        context.verify_mode = ssl.CERT_REQUIRED
-        try:
-            context.load_verify_locations(security.ca_file)
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"ca_file is {str(security.ca_file)!r}, expected certificates of authorities as PEM ({error.reason})"
-            ) from error
-    return context
 
 
 def _join(host: str, port: int) -> str:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import base64
 import json
-import ssl
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from types import TracebackType
@@ -37,6 +36,7 @@ from monolith.core.errors import (
 )
 from monolith.rpc.security import Security
 from monolith.rpc.status import Code
+from monolith.rpc.tls import client_context
 from monolith.serving.api import messages
 from monolith.serving.api.client_values import Column, as_column
 from monolith.serving.api.tensors import encode_tensor, read_tensor
@@ -296,7 +296,7 @@ class _Rest:
             raise ConfigError(f"address is {address!r}, expected host:port, http://host:port or https://host:port")
         self._address = address.rstrip("/")
         self._headers = {"Authorization": f"Bearer {security.token}"} if security.token else {}
-        context = _tls(security) if parts.scheme == "https" else None
+        context = client_context(security) if parts.scheme == "https" else None
         # Ignore proxy settings of the environment: a proxy cannot reach servers within the cluster.
         handlers: list[Any] = [ProxyHandler({})]
         if context is not None:
@@ -381,29 +381,6 @@ class _Rest:
 
     def close(self) -> None:
         self._opener.close()
-
-
-def _tls(security: Security) -> ssl.SSLContext:
-    """Return the TLS settings of a client.
-
-    Raises:
-        ConfigError: A file cannot be read, or does not hold a certificate or its key.
-    """
-    security.read("ca_file")  # an error of the ssl module names no file
-    try:
-        context = ssl.create_default_context(cafile=security.ca_file)
-    except ssl.SSLError as error:
-        raise ConfigError(
-            f"ca_file is {str(security.ca_file)!r}, expected certificates of authorities as PEM ({error.reason})"
-        ) from error
-    if security.is_mutual and security.read("cert_file") is not None and security.read("key_file") is not None:
-        try:
-            context.load_cert_chain(security.cert_file, security.key_file)  # type: ignore[arg-type]
-        except ssl.SSLError as error:
-            raise ConfigError(
-                f"cert_file is {str(security.cert_file)!r}, expected a certificate that fits key_file ({error.reason})"
-            ) from error
-    return context
 
 
 def _name_of_only(names: Sequence[str], inputs: Mapping[str, Any]) -> str:

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
 import gc
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from file_limit import file_limit
 from monolith.compat.entry_dump import WritableFile
 from monolith.compat.entry_dump.dump import read_entry_dump, write_entry_dump, write_multi_entry_dump
 from monolith.compat.hooks import FileCloseHook
@@ -73,24 +71,13 @@ def test_a_file_that_is_dropped_publishes_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@contextmanager
-def full_disk(limit: int) -> Iterator[None]:
-    """Let no file grow above ``limit`` bytes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
     def fill() -> None:
         with WritableFile(tmp_path / "log") as file:
             for _ in range(10):
                 file.append(bytes(5000))
 
-    with full_disk(16384), pytest.raises(OSError, match=r"'.*log'"):
+    with file_limit(16384), pytest.raises(OSError, match=r"'.*log'"):
         fill()
     assert list(tmp_path.iterdir()) == []
 
@@ -98,7 +85,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_full_disk_at_the_close_leaves_nothing(tmp_path: Path) -> None:
     file = WritableFile(tmp_path / "log")
     file.append(bytes(2000))
-    with full_disk(1024), pytest.raises(OSError, match=r"'.*log'"):
+    with file_limit(1024), pytest.raises(OSError, match=r"'.*log'"):
         file.close()
     assert list(tmp_path.iterdir()) == []
 
@@ -116,7 +103,7 @@ def test_a_checkpoint_on_a_full_disk_leaves_nothing(tmp_path: Path, shards: int)
     entries = [Entry(number, np.ones(16, np.float32), (), 1) for number in range(3000)]
     noise = np.random.default_rng(0).random((3000, 64), np.float32)
     wide = [Entry(number, row, (), 1) for number, row in enumerate(noise)]
-    with full_disk(16384):
+    with file_limit(16384):
         with pytest.raises(OSError, match=r"'.*t-0000"):
             write_entry_dump(tmp_path / "t", entries, shards=shards)
         with pytest.raises(OSError, match=r"'.*m-0000"):

@@ -5,17 +5,15 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import resource
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from file_limit import file_limit
 from monolith import _native
 from monolith.core.errors import AppendRefused, ConfigError, DataError
 from monolith.data.records.framing import Framing
@@ -197,16 +195,6 @@ def test_a_batch_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="partition is 5"):
             writer.append(5, [b"c"])
     assert read_all(topic) == [b"a", b"b"]
-
-
-@contextmanager
-def file_limit(limit: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_full_disk_refuses_the_append_and_the_next_flush_repeats_it(tmp_path: Path) -> None:
