@@ -1,16 +1,15 @@
 """Choose the ports of an agent and of its servers: from the file, from the environment, or free ones.
 
-Main type: ``choose_ports``. Only the ports that the deploy type needs are chosen. The sockets that probe for free
-ports stay open until every port is chosen, so no port is chosen twice.
+Main function: ``choose_ports``. Only the ports that the deploy type needs are chosen. Free ports stay reserved while
+the agent runs, so no other agent of the machine chooses them, also while a server restarts.
 """
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 from monolith.core.errors import ConfigError
-from monolith.core.free_ports import reserve_port
+from monolith.core.free_ports import free_port
 
 __all__ = ["choose_ports", "environment_ports"]
 
@@ -72,10 +71,9 @@ def choose_ports(fields: Mapping[str, int | None]) -> dict[str, int]:
             )
         owners[port] = name
     chosen: dict[str, int] = {}
-    with contextlib.ExitStack() as probes:
-        for name, port in fields.items():
-            while port is None or (port in owners and owners[port] != name):
-                port = reserve_port(probes, "")
-            owners[port] = name
-            chosen[name] = port
+    for name, port in fields.items():
+        while port is None or (port in owners and owners[port] != name):
+            port = free_port("")
+        owners[port] = name
+        chosen[name] = port
     return chosen
