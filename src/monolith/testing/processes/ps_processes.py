@@ -92,9 +92,10 @@ class PsProcess:
         self._end()
 
     def abort(self) -> None:
-        """Abort it; the log holds the stacks of its threads."""
+        """Abort it and wait for its end; the log then holds the stacks of its threads."""
         self._signal(signal.SIGCONT)
         self._signal(signal.SIGABRT)
+        self._end()
 
     def stop(self) -> int:
         """Stop it (SIGTERM) and return its status."""
