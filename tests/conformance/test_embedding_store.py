@@ -160,6 +160,13 @@ def test_unknown_tables_are_refused_by_name(store: Any) -> None:
         store.push({"usr": ids(1)}, {"usr": rows([1, 1, 1])})
 
 
+@pytest.mark.parametrize("argument", ["counts", "learning_rates"])
+def test_counts_and_rates_of_an_unknown_table_are_refused_and_nothing_is_applied(store: Any, argument: str) -> None:
+    with pytest.raises(MonolithError, match=f"{argument} name 'usr'"):
+        store.push({"user": ids(1)}, {"user": rows([1, 1, 1])}, **{argument: {"usr": [1]}})
+    assert store.pull({"user": ids(1)})["user"].tolist() == [[0, 0, 0]]
+
+
 def test_ids_and_gradients_must_name_the_same_tables(store: Any) -> None:
     with pytest.raises(MonolithError, match="item"):
         store.push({"user": ids(1), "item": ids(1)}, {"user": rows([1, 1, 1])})

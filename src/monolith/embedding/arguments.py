@@ -6,6 +6,7 @@ sequences. An argument of the right form is not copied.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -51,6 +52,13 @@ def as_ids(table: str, ids: ArrayLike) -> NDArray[np.int64]:
     if array.ndim != 1:
         raise ConfigError(f"table {table!r}: ids have shape {array.shape}; give a flat array, for example ids.ravel()")
     return np.ascontiguousarray(array, np.int64)
+
+
+def check_known(what: str, given: Mapping[str, object] | None, tables: Mapping[str, object]) -> None:
+    """Refuse an argument by table that names a table which does not exist."""
+    if given and not given.keys() <= tables.keys():
+        unknown = ", ".join(repr(name) for name in sorted(given.keys() - tables.keys()))
+        raise ConfigError(f"{what} name {unknown}, expected tables of {', '.join(tables)}; correct the name")
 
 
 def as_rows(table: str, what: str, rows: ArrayLike, count: int, dim: int) -> NDArray[np.float32]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from monolith import _native
 from monolith.core.errors import ConfigError, SchemaMismatch
 from monolith.embedding import snapshot
-from monolith.embedding.arguments import Mode, as_array, as_ids, as_rows, check_step, check_time
+from monolith.embedding.arguments import Mode, as_array, as_ids, as_rows, check_known, check_step, check_time
 from monolith.embedding.images import load_images, save_images
 from monolith.embedding.learning_rates import ConstantRate
 from monolith.embedding.serving_load import load_serving_tables
@@ -252,6 +252,8 @@ class MultiTable:
     ) -> None:
         """Take one optimizer step per id of every named table; see ``Table.apply_gradients``."""
         _check_same_names("grads", ids, grads)
+        check_known("learning_rates", learning_rates, self._tables)
+        check_known("counts", counts, self._tables)
         jobs = [
             self[name]._plain_gradient_job(
                 ids[name], grads[name], (learning_rates or {}).get(name), time_s, step, dedup, (counts or {}).get(name)
@@ -271,6 +273,7 @@ class MultiTable:
     ) -> None:
         """Take one optimizer step per id from the gradients of ``lookup_pooled``'s results."""
         _check_same_names("grads", bags, grads)
+        check_known("learning_rates", learning_rates, self._tables)
         jobs = [
             self[name]._gradient_job(*bags[name], grads[name], mode, (learning_rates or {}).get(name), time_s, step)
             for name in sorted(bags)
@@ -355,6 +358,7 @@ class MultiTable:
         The shards' gradients of one id are not summed: it takes one step per shard, in shard order.
         """
         keys, id_offsets, float_offsets = self._blocks(ids, fused_slot_size, num_shards)
+        check_known("learning_rates", learning_rates, self._tables)
         flat = as_rows("fused", "gradients", np.reshape(as_array(grads), (-1, 1)), float_offsets[-1], 1)
         jobs = []
         for block, (name, table) in enumerate(list(self._tables.items()) * num_shards):

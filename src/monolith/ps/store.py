@@ -22,7 +22,7 @@ from monolith.artifacts.delta_log import LogPosition, position_in
 from monolith.core.clock import Clock, Deadline, SystemClock
 from monolith.core.errors import ClusterError, ConfigError, ShardUnavailable
 from monolith.core.retry import RetryPolicy, retry
-from monolith.embedding.arguments import as_counts, as_ids, as_rates, as_rows, check_step, check_time
+from monolith.embedding.arguments import as_counts, as_ids, as_rates, as_rows, check_known, check_step, check_time
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.shard_map import shard_of
 from monolith.embedding.snapshot import read_manifest
@@ -183,6 +183,8 @@ class RemoteStore:
         if ids.keys() != grads.keys():
             differing = ", ".join(sorted(ids.keys() ^ grads.keys()))
             raise ConfigError(f"ids and grads must name the same tables; these are in one only: {differing}")
+        check_known("learning_rates", learning_rates, self._specs)
+        check_known("counts", counts, self._specs)
         tables = {
             self._number(name): self._table_push(
                 self._specs[name],

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from monolith.core.errors import ArtifactError, ConfigError, MonolithError
 from monolith.embedding import Manifest, MultiTable, RestoreReport, TableSpec
-from monolith.embedding.arguments import as_counts, as_ids, as_rows, check_step, check_time
+from monolith.embedding.arguments import as_counts, as_ids, as_rows, check_known, check_step, check_time
 from monolith.embedding.ranks.channel import Channel
 from monolith.embedding.ranks.rank_cut import RankCut, leading
 from monolith.embedding.ranks.row_request import RowRequest, SummedRows, blocks_of, sum_blocks
@@ -177,6 +177,7 @@ class RankStore:
         if ids.keys() != grads.keys():
             differing = ", ".join(sorted(ids.keys() ^ grads.keys()))
             raise ConfigError(f"ids and grads must name the same tables; these are in one only: {differing}")
+        check_known("counts", counts, self._specs)
         channel = self.connection.steps
         every = self._all_ids(ids)
         if not every:
@@ -215,6 +216,7 @@ class RankStore:
     ) -> None:
         """Take one optimizer step per row of this rank; not collective."""
         tables = gradients.tables
+        check_known("learning_rates", learning_rates, self._specs)
         self.tables.push(
             {name: table.ids for name, table in tables.items()},
             {name: table.grads for name, table in tables.items()},

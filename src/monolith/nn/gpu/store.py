@@ -22,6 +22,7 @@ from torch import Tensor
 
 from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.embedding import MultiTable, TableSpec
+from monolith.embedding.arguments import check_known
 from monolith.embedding.multi_table import RestoreReport
 from monolith.embedding.snapshot import TableCut
 from monolith.embedding.store import Ids, Manifest, Rows
@@ -118,6 +119,8 @@ class GpuStore:
             raise ConfigError(
                 f"grads are of the tables {sorted(grads)}, expected {sorted(ids)}, the tables of the ids; give both"
             )
+        check_known("learning_rates", learning_rates, self._specs)
+        check_known("counts", counts, self._specs)
         for name, keys in ids.items():  # all of them before the first update
             shape, expected = np.shape(grads[name]), (len(keys), self[name].dim)
             if shape != expected:

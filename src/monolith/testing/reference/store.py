@@ -9,6 +9,7 @@ from pathlib import Path
 from numpy.typing import ArrayLike
 
 from monolith.core.errors import CheckpointMissing, ConfigError
+from monolith.embedding.arguments import check_known
 from monolith.embedding.specs import TableSpec
 from monolith.embedding.store import Ids, Manifest, Rows
 from monolith.testing.reference.table import ReferenceTable, TableState
@@ -46,6 +47,8 @@ class ReferenceStore:
         """Take one optimizer step per id."""
         if ids.keys() != grads.keys():
             raise ConfigError(f"ids name the tables {sorted(ids)}, grads {sorted(grads)}; give both the same")
+        check_known("learning_rates", learning_rates, self.tables)
+        check_known("counts", counts, self.tables)
         for name in sorted(ids):  # all or nothing: check every table before the first update
             self._table(name).check_rows(ids[name], grads[name])
         for name in sorted(ids):
