@@ -25,6 +25,7 @@
 #include "engine/json_text.h"
 #include "engine/tfrecord.h"
 #include "module.h"
+#include "path.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -36,6 +37,8 @@ using bindings::as_matrix;
 using bindings::as_span;
 using bindings::as_vector;
 using bindings::Buffer;
+using bindings::ReleasedGil;
+using bindings::StreamName;
 using Ids = bindings::Vector<const std::int64_t>;
 using Times = bindings::Vector<const std::uint32_t>;
 using Rows = bindings::Matrix<const float>;
@@ -45,7 +48,7 @@ using Bytes = std::vector<std::byte>;
 std::uint32_t crc32c(nb::handle data, std::uint32_t seed_crc) {
   const Buffer buffer(data);
   const auto bytes = buffer.bytes();
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return engine::crc32c(seed_crc, bytes.data(), bytes.size());
 }
 
@@ -62,7 +65,7 @@ nb::object bytes_of_base64(std::string_view text) {
   if (!bytes.is_valid()) throw nb::python_error();
   bool is_good = false;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     is_good = engine::decode_base64(text, reinterpret_cast<std::byte*>(PyBytes_AsString(bytes.ptr())));
   }
   return is_good ? bytes : nb::object();
@@ -98,7 +101,7 @@ nb::bytes encode_floats(const nb::ndarray<const float, nb::c_contig, nb::device:
   for (std::size_t i = 0; i < sizes.size(); ++i) sizes[i] = values.shape(i);
   std::string text;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     text.reserve(2 + 16 * values.size());
     engine::append_json({values.data(), values.size()}, sizes, text);
   }
@@ -113,7 +116,7 @@ nb::bytes frame_record(nb::handle payload) {
 }
 
 // At most `limit` complete records and the bytes they take.
-std::pair<nb::list, std::size_t> scan_records(nb::handle data, std::uint64_t offset, const std::string& source,
+std::pair<nb::list, std::size_t> scan_records(nb::handle data, std::uint64_t offset, const StreamName& source,
                                               std::size_t limit, bool is_last) {
   const Buffer buffer(data);
   engine::RecordScanner scanner(buffer.bytes(), offset, source);
@@ -126,18 +129,18 @@ std::pair<nb::list, std::size_t> scan_records(nb::handle data, std::uint64_t off
   return {std::move(records), scanner.consumed()};
 }
 
-std::pair<std::size_t, std::size_t> skip_records(nb::handle data, std::uint64_t offset, const std::string& source,
+std::pair<std::size_t, std::size_t> skip_records(nb::handle data, std::uint64_t offset, const StreamName& source,
                                                  std::size_t limit) {
   const Buffer buffer(data);
   engine::RecordScanner scanner(buffer.bytes(), offset, source);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   std::span<const std::byte> record;
   std::size_t count = 0;
   while (count < limit && scanner.next(record)) ++count;
   return {count, scanner.consumed()};
 }
 
-std::vector<std::pair<std::string, std::uint64_t>> read_metadata(nb::handle data, const std::string& source) {
+std::vector<std::pair<std::string, std::uint64_t>> read_metadata(nb::handle data, const StreamName& source) {
   const Buffer buffer(data);
   engine::RecordScanner scanner(buffer.bytes(), 0, source);
   std::vector<std::pair<std::string, std::uint64_t>> tables;
@@ -176,13 +179,13 @@ void make_schema(engine::DumpSchema* self, const std::vector<Slice>& slices) {
   new (self) engine::DumpSchema(engine::make_dump_schema(configs));
 }
 
-nb::tuple decode(const engine::DumpSchema& schema, nb::handle data, std::uint64_t offset, const std::string& source,
+nb::tuple decode(const engine::DumpSchema& schema, nb::handle data, std::uint64_t offset, const StreamName& source,
                  std::size_t limit, bool allow_missing_state) {
   const Buffer buffer(data);
   engine::EntryBatch batch;
   engine::RecordScanner scanner(buffer.bytes(), offset, source);
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     engine::decode_entries(schema, scanner, limit, allow_missing_state, batch);
   }
   return nb::make_tuple(as_vector(std::move(batch.ids)), as_vector(std::move(batch.times_s)),
@@ -193,7 +196,7 @@ nb::tuple decode(const engine::DumpSchema& schema, nb::handle data, std::uint64_
 nb::bytes encode(const engine::DumpSchema& schema, const Ids& ids, const Times& times_s, const Rows& rows) {
   Bytes out;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     engine::encode_entries(schema, as_span(ids), as_span(times_s), {rows.data(), rows.size()}, out);
   }
   return as_bytes(out);

@@ -15,6 +15,7 @@
 #include "engine/data/column_encoder.h"
 #include "engine/error.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -103,12 +104,12 @@ void make_column(HeldColumn* self, std::string name, const std::string& kind, co
   new (self) HeldColumn(std::move(layout), values, text_offsets, value_valid, list_offsets, list_valid);
 }
 
-Records encode(const std::vector<const HeldColumn*>& held, std::uint64_t begin, std::uint64_t end, std::string source,
+Records encode(const std::vector<const HeldColumn*>& held, std::uint64_t begin, std::uint64_t end, StreamName source,
                std::uint64_t offset) {
   std::vector<const engine::data::Column*> columns;
   columns.reserve(held.size());
   for (const HeldColumn* each : held) columns.push_back(&each->column());
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return engine::data::encode_columns(columns, begin, end, std::move(source), offset);
 }
 

@@ -18,6 +18,7 @@
 #include "dataplane/listener.h"
 #include "engine/data/records.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -68,7 +69,7 @@ const char* error_class(const Failure& failure) {
 }
 
 nb::object new_error(const char* name, const char* text) {
-  return nb::module_::import_("monolith.core.errors").attr(name)(text);
+  return nb::module_::import_("monolith.core.errors").attr(name)(message(text));
 }
 
 void raise(const nb::object& error) { PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr()); }
@@ -131,7 +132,7 @@ nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::opti
   std::optional<AlignedPayload> payload;
   dataplane::PullRequest parsed;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     payload.emplace(buffer.bytes());
     parsed = shard.read_pull(payload->bytes());
     if (max_reply_bytes) shard.check_reply(parsed, half, *max_reply_bytes, "max_message_bytes");
@@ -141,7 +142,7 @@ nb::bytes pull(dataplane::Shard& shard, nb::handle request, bool half, std::opti
   if (!reply.is_valid()) throw nb::python_error();
   MemorySink sink(reinterpret_cast<std::byte*>(PyBytes_AsString(reply.ptr())));
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     shard.pull(parsed, half, deadline, sink);
   }
   return reply;
@@ -151,7 +152,7 @@ nb::bytes push(dataplane::Shard& shard, nb::handle request, bool half, std::opti
   const Deadline deadline = deadline_in(timeout_ms);
   const Buffer buffer(request);
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     const AlignedPayload payload(buffer.bytes());
     shard.push(payload.bytes(), half, deadline);
   }
@@ -175,7 +176,7 @@ nb::dict call_figures(const dataplane::CallStats& stats) {
 nb::typed<nb::dict, nb::str, nb::any> stats(dataplane::Shard& shard) {
   std::vector<dataplane::Shard::TableFigures> tables;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     tables = shard.table_figures();
   }
   nb::dict by_name;
@@ -207,7 +208,7 @@ class Pause {
   ~Pause() { leave(); }
 
   void enter() {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     shard_->push_lock().lock();
     is_held_ = true;
   }
@@ -249,7 +250,7 @@ void bind_shard(nb::module_& m) {
       .def(
           "hold_pushes",
           [](Shard& shard, std::uint64_t hold, std::int64_t lease_ms) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             shard.hold_pushes(hold, Millis(lease_ms));
           },
           "hold"_a, "lease_ms"_a)
@@ -259,16 +260,16 @@ void bind_shard(nb::module_& m) {
              std::int64_t timeout_ms) {
             std::vector<dataplane::PushName> names;
             for (const auto& [client, sequence] : pushes) names.push_back({client, sequence});
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             return shard.settle_pushes(hold, names, Clock::now() + Millis(timeout_ms));
           },
           "hold"_a, "pushes"_a, "timeout_ms"_a)
-      .def("release_pushes", &Shard::release_pushes, "hold"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("release_pushes", &Shard::release_pushes, "hold"_a, nb::call_guard<ReleasedGil>())
       .def("client_marks",
            [](Shard& shard) {
              std::vector<std::byte> marks;
              {
-               nb::gil_scoped_release unlocked;
+               ReleasedGil unlocked;
                marks = shard.marks().save();
              }
              return as_bytes(marks);
@@ -277,7 +278,7 @@ void bind_shard(nb::module_& m) {
           "restore_client_marks",
           [](Shard& shard, const nb::bytes& marks) {
             const std::string copy = as_text(marks);
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             shard.marks().load(std::as_bytes(std::span(copy)));
           },
           "marks"_a)
@@ -285,7 +286,7 @@ void bind_shard(nb::module_& m) {
           "put_job_record",
           [](Shard& shard, std::uint64_t key, std::uint64_t client, std::uint64_t revision, const nb::bytes& value) {
             dataplane::JobRecord record{.key = key, .client = client, .revision = revision, .value = as_text(value)};
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             shard.put_record(std::move(record));
           },
           "key"_a, "client"_a, "revision"_a, "value"_a)
@@ -293,7 +294,7 @@ void bind_shard(nb::module_& m) {
            [](Shard& shard) {
              std::vector<dataplane::JobRecord> records;
              {
-               nb::gil_scoped_release unlocked;
+               ReleasedGil unlocked;
                records = shard.records().all();
              }
              std::vector<RecordTuple> tuples;
@@ -310,7 +311,7 @@ void bind_shard(nb::module_& m) {
             for (const auto& [key, client, revision, value] : tuples) {
               records.push_back({.key = key, .client = client, .revision = revision, .value = as_text(value)});
             }
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             shard.records().replace(std::move(records));
           },
           "records"_a);
@@ -321,9 +322,9 @@ void bind_listener(nb::module_& m) {
   nb::class_<Listener>(m, "PsListener")
       .def(
           "__init__",
-          [](Listener* self, std::shared_ptr<dataplane::Shard> shard, const std::string& unix_path,
-             const std::string& host, std::uint16_t port, const nb::bytes& token, std::size_t max_frame_bytes,
-             std::size_t max_connections, std::size_t max_inflight_bytes) {
+          [](Listener* self, std::shared_ptr<dataplane::Shard> shard, const Path& unix_path, const std::string& host,
+             std::uint16_t port, const nb::bytes& token, std::size_t max_frame_bytes, std::size_t max_connections,
+             std::size_t max_inflight_bytes) {
             if (unix_path.empty() == host.empty()) {
               throw engine::ConfigError("unix_path is '" + unix_path + "' and host is '" + host +
                                         "'; give one of them");
@@ -338,10 +339,10 @@ void bind_listener(nb::module_& m) {
           "shard"_a, nb::kw_only(), "unix_path"_a = "", "host"_a = "", "port"_a = 0, "token"_a,
           "max_frame_bytes"_a = std::size_t{256} << 20, "max_connections"_a = 1024,
           "max_inflight_bytes"_a = std::size_t{1} << 30)
-      .def_prop_ro("address", &Listener::address)
+      .def_prop_ro("address", [](const Listener& listener) { return StreamName(listener.address()); })
       .def_prop_ro("connections", &Listener::connections)
       .def_prop_ro("inflight_bytes", &Listener::inflight_bytes)
-      .def("close", &Listener::close, nb::call_guard<nb::gil_scoped_release>());
+      .def("close", &Listener::close, nb::call_guard<ReleasedGil>());
 }
 
 // --- clients ---
@@ -389,7 +390,7 @@ void fan_pull(dataplane::FanOut& fan_out, const PerTable<Ids>& ids, const PerTab
     parts.push_back({static_cast<std::uint32_t>(i), as_span(*ids[i]), out.data()});
   }
   const Millis timeout = as_timeout(timeout_ms);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   fan_out.pull(parts, half, timeout);
 }
 
@@ -422,7 +423,7 @@ void fan_push(dataplane::FanOut& fan_out, const PerTable<Ids>& ids, const PerTab
     call.record = {.key = key, .client = client, .revision = revision, .value = as_text(value)};
   }
   const Millis timeout = as_timeout(timeout_ms);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   fan_out.push(call, half, timeout);
 }
 
@@ -445,26 +446,28 @@ void bind_clients(nb::module_& m) {
   using dataplane::FanOut;
   nb::class_<Failure>(m, "PsFailure")
       .def_ro("server", &Failure::server)
-      .def_ro("address", &Failure::address)
+      .def_prop_ro("address", [](const Failure& failure) { return StreamName(failure.address); })
       .def_prop_ro("kind", &kind_name)
       .def_prop_ro("error", &error_class)
-      .def_ro("text", &Failure::text)
+      .def_prop_ro(
+          "text", [](const Failure& failure) { return message(failure.text.c_str()); },
+          nb::sig("def text(self) -> str"))
       .def_ro("may_retry", &Failure::may_retry)
       .def_ro("is_surely_not_applied", &Failure::is_surely_not_applied);
   nb::class_<Connection>(m, "PsConnection")
       .def(
           "__init__",
-          [](Connection* self, const std::string& address, const nb::bytes& token, std::int64_t timeout_ms,
+          [](Connection* self, const StreamName& address, const nb::bytes& token, std::int64_t timeout_ms,
              std::uint32_t shard, std::uint32_t shards, std::uint64_t tables_hash) {
             new (self) Connection(
                 address, {.shard = shard, .shards = shards, .tables_hash = tables_hash, .token = as_text(token)},
                 Millis(timeout_ms));
           },
           "address"_a, "token"_a, "timeout_ms"_a, nb::kw_only(), "shard"_a, "shards"_a, "tables_hash"_a)
-      .def_prop_ro("address", [](const Connection& connection) { return connection.address().text(); })
+      .def_prop_ro("address", [](const Connection& connection) { return StreamName(connection.address().text()); })
       .def_prop_ro("instance", &Connection::instance)
       .def_prop_ro("idle_sockets", &Connection::idle_sockets)
-      .def("connect", &Connection::connect, nb::call_guard<nb::gil_scoped_release>())
+      .def("connect", &Connection::connect, nb::call_guard<ReleasedGil>())
       .def("close", &Connection::close);
   nb::class_<FanOut>(m, "PsFanOut")
       .def(nb::init<std::vector<std::shared_ptr<Connection>>, std::vector<std::uint32_t>>(), "connections"_a, "dims"_a)

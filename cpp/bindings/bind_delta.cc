@@ -9,6 +9,7 @@
 #include "engine/delta_collector.h"
 #include "engine/delta_segment.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -59,18 +60,18 @@ void bind_collector(nb::module_& m) {
           "__init__",
           [](DeltaCollector* self, const Tables& tables, engine::DeltaFlavour flavour, std::uint64_t index,
              std::uint64_t count, bool is_known) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             new (self) DeltaCollector(tables, flavour, {.index = index, .count = count}, is_known);
           },
           "tables"_a, "flavour"_a, "index"_a, "count"_a, "is_known"_a)
-      .def("collect", &DeltaCollector::collect, nb::call_guard<nb::gil_scoped_release>())
-      .def("abandon", &DeltaCollector::abandon, nb::call_guard<nb::gil_scoped_release>())
+      .def("collect", &DeltaCollector::collect, nb::call_guard<ReleasedGil>())
+      .def("abandon", &DeltaCollector::abandon, nb::call_guard<ReleasedGil>())
       .def(
           "write",
-          [](DeltaCollector& self, const std::string& path, std::uint64_t log, std::uint64_t sequence,
-             std::uint64_t previous, std::int64_t wall_time_us, nb::bytes marks) {
+          [](DeltaCollector& self, const Path& path, std::uint64_t log, std::uint64_t sequence, std::uint64_t previous,
+             std::int64_t wall_time_us, nb::bytes marks) {
             const std::span<const std::byte> bytes{static_cast<const std::byte*>(marks.data()), marks.size()};
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             self.write(path, {.log = log, .sequence = sequence, .previous = previous, .wall_time_us = wall_time_us},
                        bytes);
           },
@@ -82,16 +83,18 @@ void bind_collector(nb::module_& m) {
 void bind_delta(nb::module_& m) {
   bind_header(m);
   bind_collector(m);
-  m.def("read_delta_header", &engine::read_delta_header, "path"_a, nb::call_guard<nb::gil_scoped_release>());
   m.def(
-      "verify_delta", [](const std::string& path) { return engine::verify_delta(path, *shared_pool()); }, "path"_a,
-      nb::call_guard<nb::gil_scoped_release>());
+      "read_delta_header", [](const Path& path) { return engine::read_delta_header(path); }, "path"_a,
+      nb::call_guard<ReleasedGil>());
+  m.def(
+      "verify_delta", [](const Path& path) { return engine::verify_delta(path, *shared_pool()); }, "path"_a,
+      nb::call_guard<ReleasedGil>());
   m.def(
       "read_delta_marks",
-      [](const std::string& path) {
+      [](const Path& path) {
         std::vector<std::byte> marks;
         {
-          nb::gil_scoped_release unlocked;
+          ReleasedGil unlocked;
           marks = engine::read_delta_marks(path);
         }
         return as_bytes(marks);
@@ -99,10 +102,10 @@ void bind_delta(nb::module_& m) {
       "path"_a);
   m.def(
       "read_delta_ids",
-      [](const std::string& path, std::uint64_t index, std::uint64_t count) {
+      [](const Path& path, std::uint64_t index, std::uint64_t count) {
         std::vector<std::vector<std::int64_t>> ids;
         {
-          nb::gil_scoped_release unlocked;
+          ReleasedGil unlocked;
           ids = engine::read_delta_ids(path, {.index = index, .count = count});
         }
         std::vector<NewVector<std::int64_t>> found;
@@ -118,8 +121,8 @@ void bind_delta(nb::module_& m) {
       "tables"_a, "flavour"_a);
   m.def(
       "replay_delta",
-      [](const std::string& path, const Tables& tables, std::uint64_t index, std::uint64_t count) {
-        nb::gil_scoped_release unlocked;
+      [](const Path& path, const Tables& tables, std::uint64_t index, std::uint64_t count) {
+        ReleasedGil unlocked;
         return engine::replay_delta(path, pointers(tables), {.index = index, .count = count});
       },
       "path"_a, "tables"_a, "index"_a, "count"_a);

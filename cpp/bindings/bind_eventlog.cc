@@ -23,6 +23,7 @@
 #include "eventlog/scan.h"
 #include "eventlog/writer.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -37,11 +38,11 @@ using eventlog::TopicWriter;
 namespace {
 
 using Partitions = std::vector<std::shared_ptr<Partition>>;
-using Unlocked = nb::call_guard<nb::gil_scoped_release>;
+using Unlocked = nb::call_guard<ReleasedGil>;
 
 void translate(const std::exception_ptr& pointer, void*) {
   const auto raise = [](const char* name, const char* text) {
-    PyErr_SetString(nb::module_::import_("monolith.core.errors").attr(name).ptr(), text);
+    PyErr_SetObject(nb::module_::import_("monolith.core.errors").attr(name).ptr(), message(text).ptr());
   };
   try {
     std::rethrow_exception(pointer);
@@ -123,7 +124,7 @@ void bind_partition(nb::module_& m) {
   nb::class_<Settings>(m, "EventLogSettings", "Where a partition lies and how it is written.")
       .def(
           "__init__",
-          [](Settings* self, std::string stream, std::string folder, std::uint64_t log, std::uint32_t partition,
+          [](Settings* self, StreamName stream, Path folder, std::uint64_t log, std::uint32_t partition,
              std::uint32_t partitions, const std::string& durability, std::uint64_t segment_bytes,
              std::int64_t segment_age_ms, std::uint64_t retain_bytes, std::int64_t retain_ms) {
             new (self) Settings(make_settings(std::move(stream), std::move(folder), log, partition, partitions,
@@ -142,7 +143,7 @@ void bind_partition(nb::module_& m) {
             batch.producer = producer;
             batch.owner = owner;
             batch.sequence = sequence;
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             return self.append(batch);
           },
           "values"_a, "keys"_a, "times_ms"_a, "producer"_a = 0, "owner"_a = 0, "sequence"_a = 0,
@@ -176,7 +177,7 @@ void bind_writer(nb::module_& m) {
   nb::class_<TopicWriter>(m, "EventLogWriter", "Collects records per partition and appends batches. Concurrent.")
       .def(
           "__init__",
-          [](TopicWriter* self, Partitions partitions, const std::string& wake_path, std::int64_t linger_ms,
+          [](TopicWriter* self, Partitions partitions, const Path& wake_path, std::int64_t linger_ms,
              std::int64_t interval_ms, std::size_t batch_bytes, std::uint32_t batch_records, std::size_t buffer_bytes) {
             new (self) TopicWriter(std::move(partitions), wake_path,
                                    {.linger_ms = linger_ms,
@@ -193,7 +194,7 @@ void bind_writer(nb::module_& m) {
              std::optional<std::uint32_t> partition) {
             const Buffer value_view(value);
             const Buffer key_view(key);
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             self.write({.key = key_view.bytes(), .value = value_view.bytes(), .time_ms = time_ms}, partition);
           },
           "value"_a, "key"_a, "time_ms"_a, "partition"_a = nb::none(),
@@ -209,7 +210,7 @@ void bind_writer(nb::module_& m) {
             batch.producer = producer;
             batch.owner = owner;
             batch.sequence = sequence;
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             return self.append(partition, batch);
           },
           "partition"_a, "values"_a, "keys"_a, "times_ms"_a, "producer"_a = 0, "owner"_a = 0, "sequence"_a = 0,
@@ -257,8 +258,7 @@ void bind_reader(nb::module_& m) {
                           "Reads partitions in turn. Used by one thread; ``interrupt`` may come from another.")
       .def(
           "__init__",
-          [](TopicReader* self, Partitions partitions, const std::string& wake_path, bool skips_lost,
-             bool skips_corrupt) {
+          [](TopicReader* self, Partitions partitions, const Path& wake_path, bool skips_lost, bool skips_corrupt) {
             new (self) TopicReader(std::move(partitions), wake_path,
                                    {.skips_lost = skips_lost, .skips_corrupt = skips_corrupt});
           },

@@ -17,6 +17,7 @@
 #include "engine/data/framing_probe.h"
 #include "engine/error.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -28,19 +29,19 @@ using engine::data::Records;
 
 namespace {
 
-void make_reader(FrameReader* self, std::uint32_t framing, const std::string& source, std::uint64_t offset,
+void make_reader(FrameReader* self, std::uint32_t framing, const StreamName& source, std::uint64_t offset,
                  std::uint64_t record) {
   new (self) FrameReader(Framing::of(framing), source, offset, record);
 }
 
 void feed(FrameReader& reader, nb::handle piece) {
   const Buffer view(piece);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   reader.feed(view.bytes());
 }
 
 std::optional<Records> take(FrameReader& reader, std::size_t most_records, std::size_t most_bytes, bool allow_short) {
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return reader.take(most_records, most_bytes, allow_short);
 }
 
@@ -78,7 +79,7 @@ std::vector<Fit> as_fits(const engine::data::RecordFit& fits) {
 FramingProbe probe_framing(std::uint32_t framing, nb::handle data, std::size_t most_records, bool is_whole) {
   const Buffer view(data);
   const Framing parsed = Framing::of(framing);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return engine::data::probe_framing(parsed, view.bytes(), most_records, is_whole);
 }
 
@@ -110,7 +111,9 @@ void bind_framing(nb::module_& m) {
             return nb::bytes(reader.first_sort_id().data(), reader.first_sort_id().size());
           },
           "The sort id of the first record that was seen.")
-      .def_prop_ro("source", &FrameReader::source, "Name of the stream in errors.");
+      .def_prop_ro(
+          "source", [](const FrameReader& reader) { return StreamName(reader.source()); },
+          "Name of the stream in errors.");
   nb::class_<FramingProbe>(m, "FramingProbe", "Result of reading the start of a stream with one framing.")
       .def_ro("records", &FramingProbe::records)
       .def_ro("empty", &FramingProbe::empty)

@@ -19,6 +19,7 @@
 #include "joiner/core.h"
 #include "joiner/examples.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -65,7 +66,7 @@ class Joiner {
     }
     const std::int64_t* time_of = times ? times->data() : nullptr;
     const std::int64_t* ingest_of = ingest.data();
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     for (std::size_t index = first; index < count; ++index) {
       const auto bytes = records[index];
       const std::string_view record{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
@@ -108,7 +109,7 @@ class Joiner {
 void make_joiner(Joiner* self, std::vector<std::vector<std::int32_t>> tasks, std::int64_t window, std::int64_t horizon,
                  std::int64_t orphan_hold, std::int64_t skew, const std::string& late, bool is_fast, double sample_rate,
                  bool samples_by_weight, std::uint64_t salt, std::size_t max_codes, std::size_t max_orphans,
-                 const std::string& spill_folder) {
+                 const Path& spill_folder) {
   joiner::Settings settings;
   settings.tasks = std::move(tasks);
   settings.window = window;
@@ -160,7 +161,7 @@ nb::tuple take_examples(Joiner& self, std::int64_t join_time, std::size_t most_b
   std::string values;
   std::vector<std::size_t> ends;
   {
-    const nb::gil_scoped_release release;
+    const ReleasedGil release;
     for (std::size_t index = first; index < rows.rows.size() && values.size() < most_bytes; ++index) {
       self.writer.write(rows, index, tasks, self.core.packer(), join_time, values);
       ends.push_back(values.size());
@@ -237,22 +238,22 @@ void bind_joiner(nb::module_& m) {
           "Return the largest min(event time, ingest time) since the last call; None without events.")
       .def(
           "advance", [](Joiner& self, std::int64_t watermark) { self.core.advance(watermark); }, "watermark"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Raise the watermark.")
+          nb::call_guard<ReleasedGil>(), "Raise the watermark.")
       .def(
           "spill", [](Joiner& self, std::size_t memory) { self.core.spill(memory); }, "memory"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Move state to disk until at most `memory` bytes are left.")
+          nb::call_guard<ReleasedGil>(), "Move state to disk until at most `memory` bytes are left.")
       .def(
           "close_oldest", [](Joiner& self, std::size_t count) { return self.core.close_oldest(count); }, "count"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Close the oldest windows early and return their number.")
+          nb::call_guard<ReleasedGil>(), "Close the oldest windows early and return their number.")
       .def(
           "drop_oldest_held", [](Joiner& self, std::size_t count) { return self.core.drop_oldest_held(count); },
-          "count"_a, nb::call_guard<nb::gil_scoped_release>(), "Drop the oldest waiting actions.")
+          "count"_a, nb::call_guard<ReleasedGil>(), "Drop the oldest waiting actions.")
       .def(
-          "save", [](const Joiner& self, const std::string& path) { self.core.save(path); }, "path"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Write the state to a file and sync it.")
+          "save", [](const Joiner& self, const Path& path) { self.core.save(path); }, "path"_a,
+          nb::call_guard<ReleasedGil>(), "Write the state to a file and sync it.")
       .def(
-          "restore", [](Joiner& self, const std::string& path, std::size_t memory) { self.core.restore(path, memory); },
-          "path"_a, "memory"_a, nb::call_guard<nb::gil_scoped_release>(), "Fill an empty joiner from a file of `save`.")
+          "restore", [](Joiner& self, const Path& path, std::size_t memory) { self.core.restore(path, memory); },
+          "path"_a, "memory"_a, nb::call_guard<ReleasedGil>(), "Fill an empty joiner from a file of `save`.")
       .def("take_rows", &take_rows, nb::sig("def take_rows(self) -> list[tuple[typing.Any, ...]]"),
            "Return the waiting rows as tuples.")
       .def("take_examples", &take_examples, "join_time"_a, "most_bytes"_a,

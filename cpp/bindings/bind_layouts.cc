@@ -106,7 +106,7 @@ StepPlan make_plan(const Layouts& layouts, std::size_t rows, nb::sequence values
     }
     ids.push_back({as_span(all_values[i]), as_span(all_offsets[i]), shared[i]});
   }
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return layouts.plan(rows, ids, *shared_pool());
 }
 
@@ -120,7 +120,7 @@ StepPlan make_plan_of(const Layouts& layouts, const engine::data::BatchData& bat
     const auto& each = batch.ids[place];
     ids.push_back({each.values, each.offsets, each.is_shared});
   }
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return layouts.plan(batch.rows, ids, *shared_pool());
 }
 
@@ -129,7 +129,7 @@ void pool(const StepPlan& plan, nb::sequence rows, nb::sequence outputs) {
   const auto all_outputs = arrays_of<Matrix<float>>(outputs, "output", "writable float32 with two dimensions");
   const auto row_views = views_of(all_rows);
   const auto output_views = views_of(all_outputs);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   plan.pool(row_views, output_views, *shared_pool());
 }
 
@@ -141,7 +141,7 @@ void gather(const StepPlan& plan, const std::vector<std::shared_ptr<engine::Tabl
   }
   const auto all_outputs = arrays_of<Matrix<float>>(outputs, "output", "writable float32 with two dimensions");
   const auto output_views = views_of(all_outputs);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   std::vector<std::unique_ptr<float[]>> rows;
   std::vector<MatrixView<const float>> row_views;
   std::vector<engine::LookupJob> jobs;
@@ -182,7 +182,7 @@ std::vector<NewMatrix<float>> pull(StepRows& step_rows, std::shared_ptr<StepPlan
     views.push_back({base + begins[i], plan->unique(i).ids.size(), tables[i]->schema().dim()});
   }
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     step_rows.pull(std::move(plan), views, *shared_pool());
   }
   const nb::capsule owner(new std::shared_ptr<Buffer>(std::move(memory)),
@@ -201,7 +201,7 @@ void push(StepRows& step_rows, nb::sequence grads, nb::sequence learning_rates, 
   const auto grad_views = views_of(all_grads);
   std::vector<std::span<const float>> rates;
   for (const auto& each : all_rates) rates.push_back(each.is_valid() ? as_span(each) : std::span<const float>());
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   step_rows.push(grad_views, rates, time_s, step, *shared_pool());
 }
 
@@ -210,13 +210,13 @@ std::vector<double> scatter(const StepPlan& plan, nb::sequence grads, nb::sequen
   const auto all_rows = arrays_of<Matrix<float>>(rows, "the gradient of table", "writable float32 with two dimensions");
   const auto grad_views = views_of(all_grads);
   const auto row_views = views_of(all_rows);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   return plan.scatter(grad_views, row_views, *shared_pool());
 }
 
 void pack(const StepPlan& plan, Vector<std::uint8_t> out) {
   const std::span<std::byte> bytes(reinterpret_cast<std::byte*>(out.data()), out.size());
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   plan.pack(bytes, *shared_pool());
 }
 

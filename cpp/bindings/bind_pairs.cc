@@ -45,7 +45,7 @@ void sum_pairs(const Cube<const float>& array, const Matrix<float>& together, co
   const engine::Vectors vectors = vectors_of(array);
   check_shape(together, vectors, "together");
   check_shape(pairs, vectors, "pairs");
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   engine::sum_pairs(vectors, together.data(), pairs.data(), *shared_pool());
 }
 
@@ -57,7 +57,7 @@ void pair_gradients(const Cube<const float>& array, const Matrix<const float>& t
   check_shape(grads, vectors, "grads");
   if (others) check_shape(*others, vectors, "others");
   check_shape(out, vectors, "out");
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   engine::pair_gradients(vectors, together.data(), grads.data(), others ? others->data() : nullptr, out.data(),
                          *shared_pool());
 }

@@ -13,6 +13,7 @@
 #include "engine/data/records.h"
 #include "engine/error.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -33,7 +34,7 @@ Value at(const std::optional<std::vector<Value>>& values, std::size_t index, Val
   return (*values)[index];
 }
 
-void make_records(Records* self, nb::sequence payloads, std::string source,
+void make_records(Records* self, nb::sequence payloads, StreamName source,
                   const std::optional<std::vector<std::uint64_t>>& offsets,
                   const std::optional<std::vector<std::uint32_t>>& source_keys) {
   Records records;
@@ -90,7 +91,7 @@ void bind_records(nb::module_& m) {
                    "source_keys: collections.abc.Sequence[int] | None = None) -> None"))
       .def("__len__", &Records::size)
       .def("__getitem__", &get, "index"_a)
-      .def_ro("source", &Records::source)
+      .def_prop_ro("source", [](const Records& records) { return StreamName(records.source); })
       .def_prop_ro(
           "nbytes",
           [](const Records& records) {

@@ -187,12 +187,12 @@ void bind_rows(nb::module_& m) {
           "The data source of each row, 0 when it is not known.");
 
   nb::class_<ShuffleWindow>(m, "ShuffleWindow", "The rows of one window in random order.")
-      .def(nb::init<std::size_t, std::uint64_t>(), "size"_a, "seed"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<std::size_t, std::uint64_t>(), "size"_a, "seed"_a, nb::call_guard<ReleasedGil>())
       .def_prop_ro("missing", &ShuffleWindow::missing, "Rows that the window does not have yet.")
       .def_prop_ro("left", &ShuffleWindow::left, "Rows that were added and not read.")
-      .def("add", &ShuffleWindow::add, "rows"_a, nb::call_guard<nb::gil_scoped_release>(),
+      .def("add", &ShuffleWindow::add, "rows"_a, nb::call_guard<ReleasedGil>(),
            "Add the next rows, at most ``missing``; copies their values.")
-      .def("read", &ShuffleWindow::read, nb::call_guard<nb::gil_scoped_release>(),
+      .def("read", &ShuffleWindow::read, nb::call_guard<ReleasedGil>(),
            "Return the next rows of the result; none at the end.");
 
   nb::class_<RowParser>(m, "RowParser", "Turns records into rows.")
@@ -200,7 +200,7 @@ void bind_rows(nb::module_& m) {
            "label_features"_a = std::vector<std::string>{}, "weight_feature"_a = "instance_weight",
            "aliases"_a = std::unordered_map<std::string, std::uint32_t>{},
            "line_fields"_a = std::vector<LineFieldTuple>{}, "seed"_a = 0)
-      .def("parse", &RowParser::parse, "records"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("parse", &RowParser::parse, "records"_a, nb::call_guard<ReleasedGil>())
       .def_rw("next_row", &RowParser::next_row)
       .def_ro("corrupt_records", &RowParser::corrupt_records);
 
@@ -210,7 +210,7 @@ void bind_rows(nb::module_& m) {
       [](const Rows& rows, const Columns& columns) {
         std::vector<std::string> examples;
         {
-          nb::gil_scoped_release unlocked;
+          ReleasedGil unlocked;
           examples = engine::data::encode_examples(rows, columns);
         }
         nb::list list;
@@ -280,7 +280,7 @@ void bind_rows(nb::module_& m) {
   nb::class_<Assembler>(m, "Assembler", "Turns rows into a batch.")
       .def("__init__", &make_assembler, "sparse"_a, "dense"_a, "extras"_a, "labels"_a, "missing_label"_a,
            "keeps_fid_version"_a)
-      .def("assemble", &Assembler::assemble, "rows"_a, nb::call_guard<nb::gil_scoped_release>());
+      .def("assemble", &Assembler::assemble, "rows"_a, nb::call_guard<ReleasedGil>());
 }
 
 }  // namespace bindings

@@ -15,6 +15,7 @@
 #include "arrays.h"
 #include "engine/error.h"
 #include "module.h"
+#include "path.h"
 #include "serving/memory.h"
 #include "serving/model.h"
 #include "serving/onnx.h"
@@ -36,14 +37,14 @@ Clock::duration seconds(double value) {
 
 using InitializerTuple = std::tuple<std::string, int, std::vector<std::int64_t>, nb::bytes>;
 
-void make_session(serving::OnnxSession* self, const std::string& library, const std::string& path,
+void make_session(serving::OnnxSession* self, const Path& library, const Path& path,
                   const std::vector<InitializerTuple>& weights) {
   std::vector<serving::Initializer> initializers;
   for (const auto& [name, type, dims, bytes] : weights) {
     const auto* data = reinterpret_cast<const std::byte*>(bytes.c_str());
     initializers.push_back({name, type, dims, {data, data + bytes.size()}});
   }
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   new (self) serving::OnnxSession(serving::OnnxRuntime::open(library), path, std::move(initializers));
 }
 
@@ -116,7 +117,7 @@ nb::tuple score(const Model& model, std::shared_ptr<engine::data::Records> recor
   }
   auto scores = std::make_unique<serving::Scores>();
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     *scores = model.score(std::move(records), *kind, outputs);
   }
   nb::list arrays;
@@ -138,7 +139,7 @@ void set_routes(serving::Service& service, const std::map<std::string, RouteTupl
     }
     for (const auto& [label, version] : std::get<1>(parts)) route.labels[label] = version;
   }
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   service.set_routes(std::move(made));
 }
 
@@ -181,8 +182,8 @@ nb::dict service_stats(const serving::Service& service) {
 void make_server(serving::Server* self, std::shared_ptr<serving::Service> service, std::string host,
                  std::optional<int> rest_port, std::optional<int> grpc_port, std::size_t io_threads,
                  std::size_t max_body, std::size_t max_pending, std::size_t max_connections, double idle_s,
-                 double read_s, double answer_s, std::string token, std::string admin_token, std::string cert_file,
-                 std::string key_file, std::string ca_file) {
+                 double read_s, double answer_s, std::string token, std::string admin_token, Path cert_file,
+                 Path key_file, Path ca_file) {
   serving::ServerConfig config;
   config.host = std::move(host);
   config.rest_port = rest_port.value_or(-1);
@@ -197,7 +198,7 @@ void make_server(serving::Server* self, std::shared_ptr<serving::Service> servic
   config.token = std::move(token);
   config.admin_token = std::move(admin_token);
   config.tls = {std::move(cert_file), std::move(key_file), std::move(ca_file)};
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   new (self) serving::Server(std::move(config), std::move(service));
 }
 
@@ -212,7 +213,7 @@ void answer(const PythonCall& call, int status, nb::bytes body, std::string cont
   answer.headers = std::move(headers);
   answer.code = static_cast<serving::Code>(code);
   answer.message = std::move(message);
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   call.request.caller->answer(std::move(answer));
 }
 
@@ -224,7 +225,7 @@ void bind_models(nb::module_& m) {
   m.def(
       "onnx_version",
       [](const std::string& library) {
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         return serving::OnnxRuntime::open(library)->version();
       },
       "library"_a, "Open ONNX Runtime, check it with a tiny program, and return its version.");
@@ -237,7 +238,7 @@ void bind_models(nb::module_& m) {
                    "inputs: collections.abc.Sequence[tuple[str, str, int, collections.abc.Sequence[int]]], "
                    "outputs: collections.abc.Sequence[tuple[str, collections.abc.Sequence[int]]], "
                    "signatures: collections.abc.Mapping[str, tuple[collections.abc.Sequence[int], str]]) -> None"))
-      .def("lock", &Model::lock, nb::call_guard<nb::gil_scoped_release>(), "Wait for current batches; keep others out.")
+      .def("lock", &Model::lock, nb::call_guard<ReleasedGil>(), "Wait for current batches; keep others out.")
       .def("unlock", &Model::unlock, "Let batches in again.")
       .def(
           "show",
@@ -288,7 +289,7 @@ void bind_serving(nb::module_& m) {
   bind_calls(m);
   m.def("check_transport", &serving::check_transport, "needs_http2"_a, "needs_tls"_a,
         "Check that the libraries of the transport can be opened.");
-  m.def("release_freed_memory", &serving::release_freed_memory, nb::call_guard<nb::gil_scoped_release>(),
+  m.def("release_freed_memory", &serving::release_freed_memory, nb::call_guard<ReleasedGil>(),
         "Return freed memory of the heap to the system.");
   nb::class_<serving::Service>(m, "ScoreService", "Queue, model threads and routes of the native request path.")
       .def("__init__", &make_service, "threads"_a, "max_rows"_a, "wait_s"_a, "max_queued_rows"_a, "max_queued_bytes"_a,
@@ -300,7 +301,7 @@ void bind_serving(nb::module_& m) {
       .def(
           "next_call",
           [](serving::Service& service, double timeout_s) { return service.next_call(seconds(timeout_s)); },
-          "timeout_s"_a, nb::call_guard<nb::gil_scoped_release>(), "Return the next request for Python, or None.")
+          "timeout_s"_a, nb::call_guard<ReleasedGil>(), "Return the next request for Python, or None.")
       .def("take_errors", &serving::Service::take_errors, "Return unexpected errors since the last call, for the log.")
       .def("stats", &service_stats, nb::sig("def stats(self) -> dict[str, typing.Any]"), "Return all counts so far.")
       .def(
@@ -312,7 +313,7 @@ void bind_serving(nb::module_& m) {
           "Return the queued requests and rows.")
       .def(
           "close", [](serving::Service& service, double drain_s) { service.close(seconds(drain_s)); }, "drain_s"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Answer the queue for a while, fail the rest, stop the threads.");
+          nb::call_guard<ReleasedGil>(), "Answer the queue for a while, fail the rest, stop the threads.");
   nb::class_<serving::Server>(m, "ScoreServer", "Listens for REST and gRPC, without Python on the way of a score.")
       .def("__init__", &make_server, "service"_a, "host"_a, "rest_port"_a.none(), "grpc_port"_a.none(), "io_threads"_a,
            "max_body"_a, "max_pending"_a, "max_connections"_a, "idle_s"_a, "read_s"_a, "answer_s"_a, "token"_a,
@@ -325,7 +326,7 @@ void bind_serving(nb::module_& m) {
       .def_prop_ro("accept_pauses", [](const serving::Server& server) { return server.stats().accept_pauses.load(); })
       .def(
           "close", [](serving::Server& server, double drain_s) { server.close(seconds(drain_s)); }, "drain_s"_a,
-          nb::call_guard<nb::gil_scoped_release>(), "Stop listening, drain, close all connections.");
+          nb::call_guard<ReleasedGil>(), "Stop listening, drain, close all connections.");
 }
 
 }  // namespace bindings

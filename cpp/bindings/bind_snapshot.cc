@@ -13,6 +13,7 @@
 #include "engine/failpoint.h"
 #include "engine/snapshot.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -34,11 +35,11 @@ class Cut {
 
   [[nodiscard]] const Table::Cut& content() const noexcept { return cut_; }
 
-  std::vector<engine::SnapshotPart> write(std::uint64_t generation, const std::vector<std::string>& paths,
-                                          std::uint32_t first, std::optional<std::uint32_t> count) {
+  std::vector<engine::SnapshotPart> write(std::uint64_t generation, const std::vector<Path>& paths, std::uint32_t first,
+                                          std::optional<std::uint32_t> count) {
     if (is_written_) throw engine::ConfigError("this cut was already written; make another");
     is_written_ = true;
-    return engine::write_snapshot(*table_, cut_, generation, paths, first,
+    return engine::write_snapshot(*table_, cut_, generation, {paths.begin(), paths.end()}, first,
                                   count.value_or(static_cast<std::uint32_t>(paths.size())));
   }
 
@@ -63,28 +64,28 @@ void bind_snapshot(nb::module_& m) {
   nb::class_<engine::SnapshotPart>(m, "SnapshotPart")
       .def(
           "__init__",
-          [](engine::SnapshotPart* self, std::string path, std::uint64_t bytes, std::uint64_t rows) {
+          [](engine::SnapshotPart* self, Path path, std::uint64_t bytes, std::uint64_t rows) {
             new (self) engine::SnapshotPart{std::move(path), bytes, rows};
           },
           "path"_a, "bytes"_a, "rows"_a)
-      .def_ro("path", &engine::SnapshotPart::path)
+      .def_prop_ro("path", [](const engine::SnapshotPart& part) { return Path(part.path); })
       .def_ro("bytes", &engine::SnapshotPart::bytes)
       .def_ro("rows", &engine::SnapshotPart::rows);
 
   nb::class_<Cut>(m, "Cut")
-      .def(nb::init<std::shared_ptr<Table>>(), "table"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<std::shared_ptr<Table>>(), "table"_a, nb::call_guard<ReleasedGil>())
       .def_prop_ro("max_time_s", [](const Cut& cut) { return cut.content().max_time_s; })
       .def_prop_ro("turn", [](const Cut& cut) { return cut.content().turn; })
       .def_prop_ro("rows", [](const Cut& cut) { return cut.content().rows; })
       .def_prop_ro("scales", [](const Cut& cut) { return cut.content().scales; })
       .def_prop_ro("filter", [](const Cut& cut) { return as_bytes(cut.content().filter); })
       .def("write", &Cut::write, "generation"_a, "paths"_a, "first"_a = 0, "count"_a = nb::none(),
-           nb::call_guard<nb::gil_scoped_release>());
+           nb::call_guard<ReleasedGil>());
 
   m.def(
       "verify_snapshot",
       [](const Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts) {
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         engine::verify_snapshot(table.schema(), generation, parts, table.pool());
       },
       "table"_a, "generation"_a, "parts"_a);
@@ -92,7 +93,7 @@ void bind_snapshot(nb::module_& m) {
       "read_snapshot",
       [](Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts, std::uint64_t index,
          std::uint64_t count) {
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         return engine::read_snapshot(table, generation, parts, {.index = index, .count = count});
       },
       "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);
@@ -100,7 +101,7 @@ void bind_snapshot(nb::module_& m) {
       "convert_snapshot",
       [](const Table& saved, Table& table, std::uint64_t generation, const std::vector<engine::SnapshotPart>& parts,
          std::uint64_t index, std::uint64_t count) {
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         engine::convert_snapshot(saved.schema(), table, generation, parts, {.index = index, .count = count});
       },
       "saved"_a, "table"_a, "generation"_a, "parts"_a, "index"_a, "count"_a);

@@ -200,13 +200,13 @@ void bind_jobs(nb::module_& m) {
   m.def("lookup_all", [](const std::vector<LookupJob*>& jobs) {
     std::vector<engine::LookupJob> inner;
     for (const LookupJob* job : jobs) inner.push_back(job->job);
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     engine::Table::lookup_all(inner, *shared_pool());
   });
   m.def("apply_all", [](const std::vector<GradientJob*>& jobs) {
     std::vector<engine::GradientJob> inner;
     for (const GradientJob* job : jobs) inner.push_back(job->job);
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     engine::Table::apply_all(inner, *shared_pool());
   });
 }
@@ -223,7 +223,7 @@ using RawArrays = std::tuple<NewVector<std::int64_t>, NewVector<std::uint32_t>, 
 RawArrays raw_rows(const engine::Table& table, const Ids& ids) {
   engine::RawRows raw;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     raw = table.raw_rows(as_span(ids));
   }
   std::vector<float> words(raw.rows.size() / sizeof(float));
@@ -267,7 +267,7 @@ class TorchThreads {
 
 void bind_table(nb::module_& m) {
   m.def("set_threads", [](unsigned threads) {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     shared_pool()->resize(threads);
   });
   m.def("threads", [] { return shared_pool()->threads(); });
@@ -294,63 +294,63 @@ void bind_table(nb::module_& m) {
       .def_prop_ro("stats", &Table::stats)
       .def_prop_ro("skips_zero_rows", [](const Table& table) { return table.config().skip_zero_rows; })
       .def_prop_ro("parts", [](const Table&) { return engine::kParts; })
-      .def("size", &Table::size, nb::call_guard<nb::gil_scoped_release>())
-      .def("memory_bytes", &Table::memory_bytes, nb::call_guard<nb::gil_scoped_release>())
+      .def("size", &Table::size, nb::call_guard<ReleasedGil>())
+      .def("memory_bytes", &Table::memory_bytes, nb::call_guard<ReleasedGil>())
       .def(
           "lookup",
           [](const Table& table, const Ids& ids, const Matrix<float>& out, std::optional<Vector<std::uint8_t>> found) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.lookup(as_span(ids), out.data(), found ? found->data() : nullptr);
           },
           "ids"_a.noconvert(), "out"_a.noconvert(), "found"_a.noconvert().none())
       .def(
           "contains",
           [](const Table& table, const Ids& ids, const Vector<std::uint8_t>& found) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.contains(as_span(ids), found.data());
           },
           "ids"_a.noconvert(), "found"_a.noconvert())
       .def(
           "assign",
           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.assign(as_span(ids), rows.data(), time_s);
           },
           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
       .def(
           "assign_add",
           [](Table& table, const Ids& ids, const Matrix<const float>& rows, std::uint32_t time_s) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.assign_add(as_span(ids), rows.data(), time_s);
           },
           "ids"_a.noconvert(), "rows"_a.noconvert(), "time_s"_a)
       .def(
           "reinitialize",
           [](Table& table, const Ids& ids, const Vector<std::int8_t>& existed) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.reinitialize(as_span(ids), existed.data());
           },
           "ids"_a.noconvert(), "existed"_a.noconvert())
       .def(
           "erase",
           [](Table& table, const Ids& ids) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             return table.erase(as_span(ids));
           },
           "ids"_a.noconvert())
-      .def("evict", &Table::evict, "now_s"_a, "force"_a = false, nb::call_guard<nb::gil_scoped_release>())
-      .def("check_expiry", &Table::check_expiry, "now_s"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("evict", &Table::evict, "now_s"_a, "force"_a = false, nb::call_guard<ReleasedGil>())
+      .def("check_expiry", &Table::check_expiry, "now_s"_a, nb::call_guard<ReleasedGil>())
       .def_prop_rw("forces_expiry", &Table::forces_expiry, &Table::set_forces_expiry)
       .def("force_clock", &Table::force_clock, "time_s"_a)
       .def("set_budget", &Table::set_budget, "bytes"_a)
       .def_prop_rw("evicts_when_full", &Table::evicts_when_full, &Table::set_evicts_when_full)
-      .def("clear", &Table::clear, nb::call_guard<nb::gil_scoped_release>())
-      .def("explain", &Table::explain, "id"_a, nb::call_guard<nb::gil_scoped_release>())
+      .def("clear", &Table::clear, nb::call_guard<ReleasedGil>())
+      .def("explain", &Table::explain, "id"_a, nb::call_guard<ReleasedGil>())
       .def("drain_touched",
            [](Table& table) {
              std::vector<std::int64_t> ids;
              {
-               nb::gil_scoped_release unlocked;
+               ReleasedGil unlocked;
                ids = table.drain_touched();
              }
              return as_vector(std::move(ids));
@@ -364,19 +364,18 @@ void bind_table(nb::module_& m) {
             }
             std::vector<std::int64_t> ids;
             {
-              nb::gil_scoped_release unlocked;
+              ReleasedGil unlocked;
               ids = table.part_ids(part);
             }
             return as_vector(std::move(ids));
           },
           "part"_a)
-      .def("copy_to", &Table::copy_to, "other"_a, "index"_a = 0, "count"_a = 1,
-           nb::call_guard<nb::gil_scoped_release>())
+      .def("copy_to", &Table::copy_to, "other"_a, "index"_a = 0, "count"_a = 1, nb::call_guard<ReleasedGil>())
       .def("raw_rows", &raw_rows, "ids"_a.noconvert())
       .def(
           "import_rows",
           [](Table& table, const Ids& ids, const Vector<const std::uint32_t>& times, const Matrix<const float>& rows) {
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             table.import_rows(as_span(ids), as_span(times), reinterpret_cast<const std::byte*>(rows.data()));
           },
           "ids"_a.noconvert(), "times"_a.noconvert(), "rows"_a.noconvert());

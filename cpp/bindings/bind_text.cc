@@ -121,7 +121,7 @@ void bind_text(nb::module_& m) {
         const Buffer buffer(block);
         const CsvShape shape = as_shape(delimiter, width);
         const auto wanted = as_fields(fields);
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         return ParsedText(engine::data::parse_csv(as_text(buffer), shape, wanted));
       },
       "block"_a, "delimiter"_a, "width"_a, "fields"_a,
@@ -151,7 +151,7 @@ void bind_text(nb::module_& m) {
       [](nb::handle block, const std::vector<FieldTuple>& fields) {
         const Buffer buffer(block);
         const auto wanted = as_fields(fields);
-        nb::gil_scoped_release unlocked;
+        ReleasedGil unlocked;
         return ParsedText(engine::data::parse_json_lines(as_text(buffer), wanted));
       },
       "block"_a, "fields"_a,

@@ -28,6 +28,7 @@
 #include "engine/error.h"
 #include "line_fields.h"
 #include "module.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -234,14 +235,14 @@ std::shared_ptr<RowOp> negative_gen(const NegativeRows& rows, std::uint32_t neg_
 
 // --- item pool ---
 
-void restore_pool(ItemPool& pool, const std::vector<nb::object>& streams, const std::string& source) {
+void restore_pool(ItemPool& pool, const std::vector<nb::object>& streams, const StreamName& source) {
   std::vector<std::unique_ptr<Buffer>> buffers;
   std::vector<Bytes> views;
   for (const auto& stream : streams) {
     buffers.push_back(std::make_unique<Buffer>(stream));
     views.push_back(buffers.back()->bytes());
   }
-  nb::gil_scoped_release unlocked;
+  ReleasedGil unlocked;
   pool.restore(views, source);
 }
 
@@ -280,7 +281,7 @@ RaggedTuple ragged_combine(const Ids& values_a, const Ids& offsets_a, const Ids&
                            std::uint32_t slot, int version) {
   RaggedArray combined;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     combined =
         combine(ragged_view(values_a, offsets_a, "first"), ragged_view(values_b, offsets_b, "second"), slot, version);
   }
@@ -298,7 +299,7 @@ RaggedTuple ragged_join(const std::vector<std::pair<Ids, Ids>>& parts) {
 nb::tuple unique_ids(const Ids& values) {
   engine::data::UniqueIds unique;
   {
-    nb::gil_scoped_release unlocked;
+    ReleasedGil unlocked;
     unique = engine::data::unique_ids(as_span(values));
   }
   return nb::make_tuple(as_vector(std::move(unique.ids)), as_vector(std::move(unique.index)));
@@ -357,7 +358,7 @@ struct StateMark {
 void bind_ops(nb::module_& m) {
   nb::class_<StateMark>(m, "StateMark", "Names the state of an operation at one moment.");
   nb::class_<RowOp>(m, "RowOp", "Turns rows into rows.")
-      .def("run", &RowOp::run, "rows"_a, nb::call_guard<nb::gil_scoped_release>(), "Change ``rows`` in place.")
+      .def("run", &RowOp::run, "rows"_a, nb::call_guard<ReleasedGil>(), "Change ``rows`` in place.")
       .def_ro("rows_in", &RowOp::rows_in)
       .def_ro("rows_out", &RowOp::rows_out)
       .def_prop_ro("has_state", &RowOp::has_state)
@@ -366,7 +367,7 @@ void bind_ops(nb::module_& m) {
           [](const RowOp& op) {
             std::vector<std::byte> state;
             {
-              nb::gil_scoped_release unlocked;
+              ReleasedGil unlocked;
               state = op.state();
             }
             return as_bytes(state);
@@ -376,7 +377,7 @@ void bind_ops(nb::module_& m) {
           "restore",
           [](RowOp& op, nb::handle state) {
             const Buffer buffer(state);
-            nb::gil_scoped_release unlocked;
+            ReleasedGil unlocked;
             op.restore(buffer.bytes());
           },
           "state"_a, nb::sig("def restore(self, state: bytes | bytearray | memoryview) -> None"))
@@ -394,7 +395,7 @@ void bind_ops(nb::module_& m) {
             if (mark.op.get() != &op) throw engine::ConfigError("the mark is of another operation");
             std::vector<std::byte> state;
             {
-              nb::gil_scoped_release unlocked;
+              ReleasedGil unlocked;
               state = op.state_at(mark.id);
             }
             return as_bytes(state);

@@ -1,11 +1,13 @@
 // errors.cc: engine exceptions -> the classes of monolith.core.errors.
 #include <nanobind/stl/string.h>
 
+#include <cstring>
 #include <new>
 
 #include "module.h"
 
 #include "engine/error.h"
+#include "path.h"
 
 namespace bindings {
 
@@ -14,16 +16,22 @@ namespace {
 // Raised as the class of that name; the module is imported on first use, so importing the engine stays cheap.
 void raise_as(const char* module, const char* name, const char* text) {
   const nb::object type = nb::module_::import_(module).attr(name);
-  PyErr_SetString(type.ptr(), text);
+  PyErr_SetObject(type.ptr(), message(text).ptr());
 }
 
 // OSError itself picks the subclass by errno: FileNotFoundError, PermissionError and so on.
 void raise_os_error(const engine::IoError& error) {
-  const nb::object raised = nb::borrow(PyExc_OSError)(error.code(), error.reason(), error.path());
+  const nb::object raised = nb::borrow(PyExc_OSError)(error.code(), error.reason(), Path(error.path()));
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised.ptr())), raised.ptr());
 }
 
 }  // namespace
+
+nb::object message(const char* text) {
+  PyObject* decoded = PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace");
+  if (decoded == nullptr) throw nb::python_error();
+  return nb::steal(decoded);
+}
 
 void bind_errors(nb::module_&) {
   nb::register_exception_translator([](const std::exception_ptr& pointer, void*) {

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "engine/pool.h"
+#include "gil.h"
 
 void bind_codec(nanobind::module_& m);
 
@@ -15,6 +16,9 @@ namespace nb = nanobind;
 
 // The pool of this process. All share it, so that many tables do not mean many threads.
 const std::shared_ptr<engine::Pool>& shared_pool();
+
+// The text of an error; bytes that are not UTF-8 become escapes.
+nb::object message(const char* text);
 
 void bind_errors(nb::module_& m);
 void bind_table(nb::module_& m);

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import threading
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -77,7 +78,7 @@ class FixedPlan(FilePlan):
         self._next = 0
         self._checksums = [0]  # [n]: of the first n names
         for file in self._files:
-            self._checksums.append(zlib.crc32(file.encode() + b"\n", self._checksums[-1]))
+            self._checksums.append(zlib.crc32(os.fsencode(file) + b"\n", self._checksums[-1]))
 
     @override
     def take(self) -> str | None:
