@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -154,3 +156,29 @@ def test_closing_leaves_no_thread_and_works_twice(echo: Echo) -> None:
         proxy.close()
         proxy.close()
     assert not any(thread.name == f"proxy {proxy.address}" for thread in threading.enumerate())
+
+
+def test_a_proxy_accepts_again_after_its_process_had_no_free_descriptors() -> None:
+    program = f"""
+import contextlib, resource, socket, time
+from monolith.testing.processes.cutting_proxy import CuttingProxy
+
+with socket.create_server(("127.0.0.1", 0)) as server:
+    with CuttingProxy("127.0.0.1:%d" % server.getsockname()[1]) as proxy:
+        host, port = proxy.address.split(":")
+        clients = [socket.socket(), socket.socket()]  # accept may have reserved a descriptor for one of them
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+        for client in clients:
+            client.connect((host, int(port)))
+        time.sleep(0.3)  # accept fails meanwhile
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for client in clients:
+            with contextlib.suppress(OSError):
+                client.sendall(b"a")
+        server.settimeout({SOON_S})
+        passed, _ = server.accept()
+        passed.settimeout({SOON_S})
+        assert passed.recv(1) == b"a"
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=2 * SOON_S)

@@ -9,6 +9,7 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self
@@ -18,6 +19,7 @@ from monolith.discovery.address import split_address
 __all__ = ["CuttingProxy"]
 
 _CHUNK = 1 << 16
+_ACCEPT_RETRY_S = 0.05
 
 
 class CuttingProxy:
@@ -100,16 +102,20 @@ class CuttingProxy:
         while True:
             try:
                 client, _ = self._listening.accept()
-            except OSError:
-                return
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            except OSError:  # closed; or a client that has left, or a process without free descriptors
+                if self._is_closed:
+                    return
+                time.sleep(_ACCEPT_RETRY_S)
+                continue
+            with self._changed:
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._start(self._connect, client)
 
     def _start(self, what: Callable[..., None], *arguments: object) -> None:
         thread = threading.Thread(target=what, args=arguments, name=f"proxy {self.address}", daemon=True)
         with self._changed:
+            thread.start()
             self._threads.append(thread)
-        thread.start()
 
     def _connect(self, client: socket.socket) -> None:
         try:
