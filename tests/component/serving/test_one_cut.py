@@ -16,7 +16,7 @@ import torch
 
 import monolith as mt
 from monolith.artifacts.delta_log import Cut
-from monolith.core.errors import CapacityExceeded, InvalidRequest, ShardUnavailable
+from monolith.core.errors import CapacityExceeded, InvalidRequest, RpcTimeout, ShardUnavailable
 from monolith.embedding import Fp32, MultiTable, Sgd, SliceSpec, TableSpec, Zeros
 from monolith.export import ExportOptions, export_model, exporter
 from monolith.export.dense_part import DensePart
@@ -33,7 +33,9 @@ from monolith.serving import (
 )
 from monolith.serving.follow.following import Following
 from monolith.serving.servable import cut_state
-from monolith.serving.servable.cut_history import KEPT, CutKey, RowHistory, key_of
+from monolith.serving.servable.cut_history import KEPT, KEPT_AT_MOST, CutKey, OtherCut, RowHistory, Undo, key_of
+from monolith.serving.servable.dense_states import DenseState, DenseStates
+from monolith.serving.servable.parts import Arrays, EntryRows
 from monolith.sync.row_updates import Move
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.published import PublishedTables
@@ -197,21 +199,97 @@ def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
     trainer.publish()
     fleet = Fleet(exports / "own", trainer.root, stack)
     places = {"ps_0": [fleet.serve("ps_0").address], "ps_1": [fleet.serve("ps_1", poll_s=3600.0).address]}
-    entry = fleet.entry(places, timeout_s=0.5)
-    degraded = fleet.entry(places, timeout_s=0.5, allow_degraded=True)
     fleet.following.pop(1)
-    for number in range(2, KEPT + 2):
+    entry = fleet.entry(places, timeout_s=5.0)
+    for number in range(2, KEPT + 7):
         trainer.publish()
         fleet.wait_for(number)
         assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (1, 1, 1)
-    trainer.publish()
-    fleet.wait_for(KEPT + 2)
+    late = fleet.entry(places, timeout_s=0.5)  # has never held the cut of ps_1
+    degraded = fleet.entry(places, timeout_s=0.5, allow_degraded=True)
+    fleet.wait_for(trainer.number)
     with pytest.raises(ShardUnavailable, match=r"ps_1 holds cuts 1, expected"):
-        entry.predict_features(SHOWN)
+        late.predict_features(SHOWN)
     found = degraded.predict_features(SHOWN)
     assert isinstance(found, DegradedOutputs)
     assert found.missing == ("ps_1",)
-    assert parts_of(found["told"][0]) == (5, 1, 5)
+    assert parts_of(found["told"][0]) == (trainer.number, 1, trainer.number)
+
+
+def test_an_entry_that_is_many_cuts_behind_its_parts_answers(exports: Path, tmp_path: Path, stack: ExitStack) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish()
+    fleet = Fleet(exports / "own", trainer.root, stack)
+    places = {"ps_0": [fleet.serve("ps_0").address], "ps_1": [fleet.serve("ps_1").address]}
+    entry = fleet.entry(places, poll_s=3600.0, timeout_s=5.0)
+    fleet.following.pop()
+    for number in range(2, KEPT + 7):
+        trainer.publish()
+        fleet.wait_for(number)
+    assert parts_of(entry.predict_features(SHOWN)["told"][0]) == (1, 1, 1)
+
+
+def test_an_entry_keeps_cuts_that_share_weights_and_the_weights_of_few_cuts() -> None:
+    one, other = Runner(), Runner()
+    states = DenseStates(one, keeps_earlier=True)
+    states.show((0, 0), one)
+    for number in range(1, 2 * KEPT_AT_MOST):
+        states.show((number, 0), one)
+    assert [state.key for state in states.shown] == keys(*range(2 * KEPT_AT_MOST - 1, KEPT_AT_MOST - 2, -1))
+    states.show((200, 0), other)
+    for number in range(1, KEPT):
+        states.show((200 + number, 0), Runner())
+    assert {state.dense for state in states.shown} > {one, other}
+    states.show((300, 0), Runner())
+    newest = [state.key for state in states.shown[: 1 + KEPT]]
+    assert newest == keys(300, *range(199 + KEPT, 199, -1))
+
+
+@pytest.mark.parametrize("seconds_between", [0.05, 0.3, 0.7])
+def test_an_entry_with_many_quick_cuts_keeps_a_few_that_lagging_parts_have_too(seconds_between: float) -> None:
+    now_s = 0.0
+    states = DenseStates(Runner(), keeps_earlier=True, monotonic_s=lambda: now_s)
+    most = 0
+    for number in range(400):
+        now_s = number * seconds_between
+        states.show((number, 0), Runner())
+        ages_s = [now_s - state.at_s for state in states.shown]
+        most = max(most, len(ages_s))
+        assert ages_s[: 1 + KEPT] == pytest.approx([back * seconds_between for back in range(len(ages_s[: 1 + KEPT]))])
+        if now_s > 3.0:
+            assert any(2.0 <= age_s <= 4.0 + 5 * seconds_between for age_s in ages_s)
+    assert KEPT + 1 <= most <= KEPT + 3
+    assert len(states.shown) == len({state.key for state in states.shown})
+
+
+def test_an_entry_with_slow_cuts_keeps_the_last_ones_only() -> None:
+    now_s = 0.0
+    states = DenseStates(Runner(), keeps_earlier=True, monotonic_s=lambda: now_s)
+    for number in range(20):
+        now_s = 5.0 * number
+        states.show((number, 0), Runner())
+    assert [state.key for state in states.shown] == keys(*range(19, 18 - KEPT, -1))
+
+
+def test_the_text_of_a_timeout_has_the_last_refusal() -> None:
+    states = DenseStates(Runner(), keeps_earlier=True)
+    states.show((5, 0), Runner())
+    errors: Iterator[Exception] = iter([OtherCut("ps_0 holds cuts 9", ["ps_0"], keys(9)), RpcTimeout("too late")])
+
+    def score_at(state: DenseState) -> Arrays:
+        raise next(errors)
+
+    class Source(EntryRows):
+        allows_degraded = False
+
+        def tries(self) -> Iterator[None]:
+            yield from (None, None)
+
+    with pytest.raises(RpcTimeout, match=r"^too late; before that, ps_0 holds cuts 9$"):
+        states.score_at_common_cut(score_at, Source())
+    errors = iter([RpcTimeout("too late")])
+    with pytest.raises(RpcTimeout, match=r"^too late$"):
+        states.score_at_common_cut(score_at, Source())
 
 
 def test_parts_without_a_publisher_answer_for_every_cut(exports: Path) -> None:
@@ -228,6 +306,13 @@ def test_parts_without_a_publisher_answer_for_every_cut(exports: Path) -> None:
     part.close()
 
 
+class Runner:
+    """A dense part that runs nowhere."""
+
+    def run(self, inputs: Any, outputs: Any, cut: CutKey | None = None) -> Arrays:
+        raise NotImplementedError
+
+
 def keys(*numbers: int) -> list[CutKey]:
     return [(number, 0) for number in numbers]
 
@@ -235,7 +320,7 @@ def keys(*numbers: int) -> list[CutKey]:
 def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
     spec = TableSpec("t", [SliceSpec(1, optimizer=Sgd(), compressor=Fp32())])
     tables = MultiTable([spec]).to_serving()
-    history, ids = RowHistory(), np.array([5, 1, 9, 1])
+    history, ids = RowHistory(kept_s=0.0), np.array([5, 1, 9, 1])
     at_cut: dict[CutKey, list[float]] = {}
     random = np.random.default_rng(1)
     history.record_move((0, 0))
@@ -256,6 +341,34 @@ def test_a_history_gives_the_rows_of_each_cut_that_it_keeps() -> None:
             assert history.lookup(key, tables, "t", ids).ravel().tolist() == at_cut[key]
     history.record_move((9, 0))
     assert history.keys == keys(9)
+
+
+def undo_of(rows: int) -> Undo:
+    return {"t": (np.arange(rows), np.zeros((rows, 1), np.float32))}
+
+
+def test_a_history_keeps_more_cuts_while_they_are_young_small_and_few() -> None:
+    history = RowHistory()
+    for number in range(2 * KEPT_AT_MOST):
+        history.record_move((number, 0), undo_of(1))
+    assert history.keys == keys(*range(2 * KEPT_AT_MOST - 1, KEPT_AT_MOST - 2, -1))
+
+    history = RowHistory(kept_bytes=12 * 50)  # an id and a float per row
+    for number in range(20):
+        history.record_move((number, 0), undo_of(10))
+    assert history.keys == keys(*range(19, 13, -1))
+    history.record_move((20, 0), undo_of(1000))
+    assert history.keys == keys(*range(20, 19 - KEPT, -1))
+    for number in range(21, 25):
+        history.record_move((number, 0), undo_of(1))
+    assert history.keys == keys(*range(24, 20 - 1, -1))  # the large preimages have left
+
+    history = RowHistory(kept_s=0.05)
+    for number in range(6):
+        history.record_move((number, 0), undo_of(1))
+    threading.Event().wait(0.06)
+    history.record_move((6, 0), undo_of(1))
+    assert history.keys == keys(*range(6, 5 - KEPT, -1))
 
 
 def test_a_history_drops_old_replaced_tables_and_the_cuts_before_them() -> None:

@@ -17,6 +17,7 @@ from monolith.serving.servable.cut_history import CutKey, OtherCut
 __all__ = ["metadata_request", "predict_request", "read_input_names", "read_outputs"]
 
 _CUT, _CUTS = "cut", "cuts"
+_LISTED_CUTS = 4  # in an error
 
 
 def predict_request(
@@ -61,7 +62,9 @@ def read_outputs(payload: bytes, names: Sequence[str], part: str, cut: CutKey | 
         if cut is not None and _CUTS in found:
             held = [(number, time_us) for number, time_us in read_tensor(found[_CUTS], _CUTS).reshape(-1, 2).tolist()]
             if cut not in held:
-                numbers = ", ".join(str(number) for number, _ in held)
+                numbers = ", ".join(str(number) for number, _ in held[:_LISTED_CUTS])
+                if len(held) > _LISTED_CUTS:
+                    numbers += f" and {len(held) - _LISTED_CUTS} earlier ones"
                 raise OtherCut(
                     f"{part} holds cuts {numbers}, expected {cut[0]}; check that all parts follow the same publisher",
                     [part],

@@ -1,14 +1,16 @@
 """History of the last cuts of a sub-model, so that an entry and its parts can answer at one common cut.
 
-An entry and its parts move to a new cut at different times. ``RowHistory`` keeps the preimages of changed rows for the
-last ``KEPT`` cuts. Replaced tables stay for ``REPLACED_TABLES_S`` at most: they are as large as the tables in use. Not
-thread safe: the owner keeps changes and lookups apart.
+An entry and its parts move to a new cut at different times. An entry that loads its weights for longer than the time
+between two cuts is always several cuts behind. ``RowHistory`` therefore keeps the preimages of changed rows for the
+last ``KEPT`` cuts, and for further ones of the last ``KEPT_S`` seconds while all take at most ``KEPT_BYTES``. Replaced
+tables stay for ``REPLACED_TABLES_S`` at most: they are as large as the tables in use. Not thread safe: the owner keeps
+changes and lookups apart.
 """
 
 from __future__ import annotations
 
+import math
 import time
-from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -25,6 +27,9 @@ from monolith.sync.row_updates import Touched
 __all__ = [
     "EXPORTED",
     "KEPT",
+    "KEPT_AT_MOST",
+    "KEPT_BYTES",
+    "KEPT_S",
     "REPLACED_TABLES_S",
     "CutKey",
     "OtherCut",
@@ -42,7 +47,16 @@ EXPORTED: CutKey = (0, 0)
 """Key of an export's state, before the first cut."""
 
 KEPT = 3
-"""Number of earlier cuts that stay available. Processes poll several times a second, at different moments."""
+"""Number of earlier cuts that stay available in any case."""
+
+KEPT_AT_MOST = 127
+"""Largest number of earlier cuts; an answer lists them."""
+
+KEPT_S = 10.0
+"""Seconds that rows of further cuts stay available: the time of an entry to load the weights of one or two cuts."""
+
+KEPT_BYTES = 64 << 20
+"""Memory of the preimages of the last cuts, above which only ``KEPT`` of them stay."""
 
 REPLACED_TABLES_S = 30.0
 """Seconds that replaced tables stay available: other processes of the model move to the new tables meanwhile."""
@@ -95,15 +109,23 @@ def read_key(value: ArrayLike) -> CutKey:
 class _Step:
     before: CutKey
     undo: Undo | MultiTable
+    bytes: float
     at_s: float
 
 
 class RowHistory:
-    """Rows of tables at the last few cuts."""
+    """Rows of tables at the last cuts.
 
-    def __init__(self) -> None:
+    Args:
+        kept_s: Seconds that rows of more than ``KEPT`` cuts stay available.
+        kept_bytes: Memory that they may take.
+    """
+
+    def __init__(self, *, kept_s: float = KEPT_S, kept_bytes: int = KEPT_BYTES) -> None:
+        self._kept_s = kept_s
+        self._kept_bytes = kept_bytes
         self._key: CutKey | None = None
-        self._steps: deque[_Step] = deque(maxlen=KEPT)
+        self._steps: list[_Step] = []  # newest first
 
     @property
     def keys(self) -> list[CutKey]:
@@ -132,9 +154,11 @@ class RowHistory:
             undo: Preimages of the changed rows, or the replaced tables; None drops the earlier cuts.
         """
         if undo is None or self._key is None:
-            self._steps.clear()
+            self._steps = []
         else:
-            self._steps.appendleft(_Step(self._key, undo, time.monotonic()))
+            now_s = time.monotonic()
+            self._steps.insert(0, _Step(self._key, undo, _bytes_of(undo), now_s))
+            self._trim(now_s)
         self._key = key
 
     def drop_replaced_tables(self, age_s: float) -> None:
@@ -142,7 +166,7 @@ class RowHistory:
         latest_s = time.monotonic() - age_s
         for index, step in enumerate(self._steps):
             if isinstance(step.undo, MultiTable) and step.at_s <= latest_s:
-                self._steps = deque(list(self._steps)[:index], maxlen=KEPT)
+                del self._steps[index:]
                 return
 
     def lookup(self, key: CutKey, tables: MultiTable, name: str, ids: Ids) -> Rows:
@@ -160,3 +184,19 @@ class RowHistory:
             if before == key:
                 break
         return rows
+
+    def _trim(self, now_s: float) -> None:
+        kept_bytes = 0.0
+        for index, step in enumerate(self._steps):
+            kept_bytes += step.bytes
+            is_old = index >= KEPT_AT_MOST or step.at_s <= now_s - self._kept_s or kept_bytes > self._kept_bytes
+            if index >= KEPT and is_old:
+                del self._steps[index:]
+                return
+
+
+def _bytes_of(undo: Undo | MultiTable) -> float:
+    """Return the memory of preimages; replaced tables exceed every limit."""
+    if isinstance(undo, MultiTable):
+        return math.inf
+    return sum(ids.nbytes + rows.nbytes for ids, rows in undo.values())

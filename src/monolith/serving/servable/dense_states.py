@@ -9,20 +9,29 @@ publisher, but each applies a cut at its own moment. ``score_at_common_cut`` fin
 
 The entry tries its cuts from the newest to the oldest, and skips cuts that the refusing part does not hold. If none is
 common, the entry pauses and tries again until the deadline of the request. Then it raises, or returns a degraded
-result at the newest rows of each part where the settings allow it. History is short (``KEPT`` cuts), so a part that
-lags further makes requests fail instead of mixing cuts.
+result at the newest rows of each part where the settings allow it. History is limited, so a part that lags further
+makes requests fail instead of mixing cuts.
+
+Each state of an entry may take the memory of its program, so an entry keeps few. While cuts follow each other quickly,
+the newest ones are all newer than those of a part that lags. The entry then keeps two further states, 2 to 4 s old.
 """
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from monolith.serving.servable.cut_history import KEPT, CutKey, OtherCut
+from monolith.core.errors import RpcTimeout
+from monolith.serving.servable.cut_history import EXPORTED, KEPT, KEPT_AT_MOST, CutKey, OtherCut
 from monolith.serving.servable.parts import Arrays, DenseRunner, EntryRows, OwnProgram
 from monolith.serving.versions.loaded_model import DegradedOutputs
 
 __all__ = ["DenseState", "DenseStates"]
+
+_OLD_S = 2.0
+"""Age of a state that parts hold although they lag."""
 
 
 class DenseState(NamedTuple):
@@ -31,6 +40,8 @@ class DenseState(NamedTuple):
     key: CutKey | None
     """None if the model follows no publisher."""
     dense: DenseRunner | OwnProgram
+    at_s: float = 0.0
+    """When it became the newest, on the monotonic clock."""
 
 
 class DenseStates:
@@ -39,20 +50,39 @@ class DenseStates:
     Args:
         dense: First dense part; None without one.
         keeps_earlier: Whether earlier cuts stay available, for an entry or its parts.
+        monotonic_s: Clock of the ages.
     """
 
-    def __init__(self, dense: DenseRunner | OwnProgram | None, *, keeps_earlier: bool) -> None:
+    def __init__(
+        self,
+        dense: DenseRunner | OwnProgram | None,
+        *,
+        keeps_earlier: bool,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.shown: tuple[DenseState, ...] = () if dense is None else (DenseState(None, dense),)
         """Replaced as a whole, never changed; empty without a dense part and after ``close``."""
         self._kept = KEPT if keeps_earlier else 0
+        self._monotonic_s = monotonic_s
 
     def show(self, key: CutKey | None, dense: DenseRunner | OwnProgram) -> None:
         """Add the state of a cut. Without a key, replace the weights of the newest state."""
         if key is None:
-            self.shown = (DenseState(self.shown[0].key, dense), *self.shown[1:])
+            self.shown = (self.shown[0]._replace(dense=dense), *self.shown[1:])
             return
-        earlier = [state for state in self.shown if state.key is not None]
-        self.shown = (DenseState(key, dense), *earlier[: self._kept])
+        now_s = self._monotonic_s()
+        kept = [DenseState(key, dense, now_s)]
+        programs = 1
+        earlier = [state for state in self.shown if state.key is not None] if self._kept else []
+        for state, older in itertools.zip_longest(earlier[:KEPT_AT_MOST], earlier[1:KEPT_AT_MOST]):
+            programs += state.dense is not kept[-1].dense
+            if programs > 1 + self._kept:
+                if kept[-1].at_s <= now_s - _OLD_S or state.key == EXPORTED:  # parts drop the export's rows
+                    break
+                if older is not None and older.key != EXPORTED and state.at_s < older.at_s + _OLD_S:
+                    continue
+            kept.append(state)
+        self.shown = tuple(kept)
 
     def close(self) -> None:
         """Release all states."""
@@ -67,6 +97,7 @@ class DenseStates:
 
         Raises:
             OtherCut: The parts held no common cut before the deadline.
+            RpcTimeout: A part did not answer in time; the text has its last refusal too.
         """
         shown = self.shown
         if not shown:
@@ -82,6 +113,10 @@ class DenseStates:
                 except OtherCut as other:
                     refused = other
                     states = tuple(state for state in states[1:] if state.key in other.held)
+                except RpcTimeout as late:  # of the last attempt, which had little time left
+                    if refused is None:
+                        raise
+                    raise RpcTimeout(f"{late}; before that, {refused}") from late
         shown = self.shown
         if refused is None or not shown:
             return None
