@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
+import math
 import inspect
 import typing
 from collections.abc import Iterable, Iterator, Mapping
@@ -72,7 +73,8 @@ class _Time:
         if isinstance(seconds, int) and seconds % self.unit_s == 0:
             return seconds if self.unit_s == 1 else round(seconds / self.unit_s)
         value = seconds / self.unit_s
-        return round(value) if self.is_whole and abs(value - round(value)) < 1e-6 else value
+        is_whole = self.is_whole and math.isfinite(value) and abs(value - round(value)) < 1e-6
+        return round(value) if is_whole else value
 
 
 @dataclass(frozen=True, slots=True)
