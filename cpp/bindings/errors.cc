@@ -3,6 +3,8 @@
 
 #include <cstring>
 #include <new>
+#include <string>
+#include <system_error>
 
 #include "module.h"
 
@@ -60,6 +62,10 @@ void bind_errors(nb::module_&) {
       raise_os_error(error);
     } catch (const engine::Error& error) {
       raise_as(kErrors, "EngineError", error.what());
+    } catch (const std::system_error& error) {
+      const std::string text = std::string("the system refused a request of the native engine: ") + error.what() +
+                               "; raise its limits of threads and memory, and call again";
+      raise_as(kErrors, "EngineError", text.c_str());
     }
   });
 }

@@ -131,11 +131,20 @@ class SlidingHashFilter final : public AdmissionFilter {
     return out;
   }
 
-  void load(const std::byte* data, std::size_t size) override { stripes_ = read_stripes(data, size); }
+  void load(const std::byte* data, std::size_t size) override {
+    const auto saved = read_stripes(data, size);
+    for (std::size_t i = 0; i < stripes_.size(); ++i) {
+      const std::scoped_lock lock(stripes_[i]->mutex);
+      stripes_[i]->counter = std::move(saved[i]->counter);
+    }
+  }
 
   void merge(const std::byte* data, std::size_t size) override {
     const auto others = read_stripes(data, size);
-    for (std::size_t i = 0; i < stripes_.size(); ++i) stripes_[i]->counter.merge(std::move(others[i]->counter));
+    for (std::size_t i = 0; i < stripes_.size(); ++i) {
+      const std::scoped_lock lock(stripes_[i]->mutex);
+      stripes_[i]->counter.merge(std::move(others[i]->counter));
+    }
   }
 
   void clear() override {

@@ -2,6 +2,7 @@
 #include "engine/index.h"
 
 #include <algorithm>
+#include <new>
 
 #include "engine/error.h"
 
@@ -121,10 +122,14 @@ void Index::shrink() {
   // Buckets whose words have bits for every row number.
   const std::size_t least = std::max<std::size_t>(kSmallBuckets, std::bit_ceil(std::size_t{row_end_} / 16 + 1));
   const std::size_t wanted = std::max(least, size_ * 2 / 7);
-  if (size_ * 16 <= now * kIdsOfFourBuckets && wanted * 2 <= now) {
-    rebuild(static_cast<std::uint32_t>(wanted));
-  } else if (displaced_ * kDisplacedShare > size_ && displaced_ > 2 * settled_) {
-    rebuild(view_.bucket_count);
+  try {
+    if (size_ * 16 <= now * kIdsOfFourBuckets && wanted * 2 <= now) {
+      rebuild(static_cast<std::uint32_t>(wanted));
+    } else if (displaced_ * kDisplacedShare > size_ && displaced_ > 2 * settled_) {
+      rebuild(view_.bucket_count);
+    }
+  } catch (const std::bad_alloc&) {
+    // The index stays as it is. The caller has removed rows, perhaps for lack of memory, and that must not fail here.
   }
 }
 

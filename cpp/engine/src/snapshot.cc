@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <random>
 
 #include "engine/crc32c.h"
@@ -27,6 +28,9 @@ constexpr std::size_t kLeastBlockRows = 64;
 constexpr std::size_t kMostSnapshotHeaderBytes = 1 << 20;
 // Files written at the same time: while one waits for the disk, another is packed.
 constexpr std::size_t kMostWriters = 4;
+// Files that stay open during a restore, each with two descriptors; a process may have only 1024. The files of a
+// snapshot with more parts are opened again for each block.
+constexpr std::size_t kMostOpenFiles = 128;
 // Blocks that the disk reads ahead of each stream of a restore that goes through the page cache.
 constexpr std::size_t kBlocksAhead = 2;
 // Readers of a restore: while some wait for the disk, others take rows.
@@ -174,26 +178,31 @@ class PartReader {
 
   PartReader(const RowSchema& schema, std::uint64_t generation, std::uint32_t part, std::uint32_t parts,
              const SnapshotPart& expected, Cache cache)
-      : file_(expected.path, cache), columns_(columns_of(schema)) {
-    const std::uint64_t size = file_.size();
+      : path_(expected.path), cache_(cache), columns_(columns_of(schema)) {
+    file_.emplace(path_, cache_);
+    const std::uint64_t size = file_->size();
     if (size != expected.bytes) {
       fail(std::min(size, expected.bytes), "the file has " + std::to_string(size) + " bytes, expected " +
                                                std::to_string(expected.bytes) + " by the manifest");
     }
     const std::uint64_t first_block = check_opening(header_body(schema, generation, part, parts));
     list_blocks(first_block, size, expected.rows);
+    if (parts > kMostOpenFiles) file_.reset();
   }
 
   [[nodiscard]] std::span<const BlockPlace> blocks() const noexcept { return blocks_; }
 
   void fetch(const BlockPlace& place) const noexcept {
-    file_.fetch(place.offset, block_header_bytes() + place.rows * row_width());
+    if (file_) file_->fetch(place.offset, block_header_bytes() + place.rows * row_width());
   }
 
   // The block's columns, checked: where its ids begin in the buffer.
   const std::byte* read(const BlockPlace& place, ReadBuffer& buffer) const {
     const std::size_t header_bytes = block_header_bytes();
-    const std::byte* const block = file_.read_large(place.offset, header_bytes + place.rows * row_width(), buffer);
+    std::optional<InputFile> again;
+    if (!file_) again.emplace(path_, cache_);
+    const InputFile& file = file_ ? *file_ : *again;
+    const std::byte* const block = file.read_large(place.offset, header_bytes + place.rows * row_width(), buffer);
     if (block == nullptr) fail(place.offset, "the block is cut off");
     const std::byte* checksum = block + 2 * sizeof(std::uint32_t);
     const std::byte* at = block + header_bytes;
@@ -212,7 +221,7 @@ class PartReader {
 
  private:
   [[noreturn]] void fail(std::uint64_t offset, const std::string& reason) const {
-    throw SnapshotCorrupt("'" + file_.path() + "' at byte " + std::to_string(offset) + ": " + reason);
+    throw SnapshotCorrupt("'" + path_ + "' at byte " + std::to_string(offset) + ": " + reason);
   }
 
   [[nodiscard]] std::size_t block_header_bytes() const noexcept {
@@ -222,13 +231,13 @@ class PartReader {
 
   [[nodiscard]] std::uint64_t check_opening(const std::vector<std::byte>& wanted) const {
     std::vector<std::byte> opening(sizeof kMagic + sizeof(std::uint32_t));
-    if (!file_.read_at(0, opening.data(), opening.size())) fail(0, "the file is cut off in its first bytes");
+    if (!file_->read_at(0, opening.data(), opening.size())) fail(0, "the file is cut off in its first bytes");
     if (std::memcmp(opening.data(), kMagic, sizeof kMagic) != 0) fail(0, "the file is not a part of a table snapshot");
     const auto bytes = get<std::uint32_t>(opening.data() + sizeof kMagic);
     if (bytes > kMostSnapshotHeaderBytes) fail(sizeof kMagic, "the header claims " + std::to_string(bytes) + " bytes");
     std::vector<std::byte> body(bytes + sizeof(std::uint32_t));
     const std::uint64_t offset = opening.size();
-    if (!file_.read_at(offset, body.data(), body.size())) fail(offset, "the header is cut off");
+    if (!file_->read_at(offset, body.data(), body.size())) fail(offset, "the header is cut off");
     if (crc32c(0, body.data(), bytes) != get<std::uint32_t>(body.data() + bytes)) {
       fail(offset, "checksum of the header does not match");
     }
@@ -246,7 +255,7 @@ class PartReader {
     std::uint64_t rows = 0;
     std::vector<std::byte> header(block_header_bytes());
     while (offset + kTailBytes < size) {
-      if (offset + header.size() > size || !file_.read_at(offset, header.data(), header.size())) {
+      if (offset + header.size() > size || !file_->read_at(offset, header.data(), header.size())) {
         fail(offset, "a block header is cut off");
       }
       const std::size_t checked = header.size() - sizeof(std::uint32_t);
@@ -262,7 +271,7 @@ class PartReader {
       offset += bytes;
     }
     std::vector<std::byte> tail(kTailBytes);
-    if (offset + kTailBytes != size || !file_.read_at(offset, tail.data(), tail.size()))
+    if (offset + kTailBytes != size || !file_->read_at(offset, tail.data(), tail.size()))
       fail(offset, "the tail is cut off");
     if (get<std::uint32_t>(tail.data()) != kTailMark ||
         crc32c(0, tail.data(), kTailBytes - 4) != get<std::uint32_t>(tail.data() + kTailBytes - 4)) {
@@ -274,7 +283,9 @@ class PartReader {
     }
   }
 
-  InputFile file_;
+  std::string path_;
+  Cache cache_;
+  std::optional<InputFile> file_;  // while it stays open
   std::vector<Column> columns_;
   std::vector<BlockPlace> blocks_;
 };

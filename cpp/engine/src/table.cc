@@ -433,11 +433,12 @@ void Table::restore_extras(const Cut& cut) {
     throw SnapshotCorrupt("table '" + config_.name + "' has " + std::to_string(config_.slices.size()) +
                           " slices, the snapshot has scales for " + std::to_string(cut.scales.size()));
   }
+  // First: only this throws.
+  if (filter_ && !cut.filter.empty()) filter_->load(cut.filter.data(), cut.filter.size());
   force_clock(cut.max_time_s);
   accept_clock(cut.max_time_s);
   turn_ = cut.turn;
   for (std::size_t k = 0; k < cut.scales.size(); ++k) scales_[k] = cut.scales[k];
-  if (filter_ && !cut.filter.empty()) filter_->load(cut.filter.data(), cut.filter.size());
 }
 
 void Table::merge_filter(std::span<const std::byte> state) {
@@ -499,7 +500,8 @@ Table::Cut Table::begin_cut(CutUse use) {
     cut.max_time_s = max_time_s();
     cut.scales = scales();
     cut.turn = turn_;
-    if (filter_) cut.filter = filter_->save();
+    // A segment has no counts, which may be as large as the table.
+    if (filter_ && use == CutUse::kSnapshot) cut.filter = filter_->save();
     for (const auto& part : parts_) {
       part->preimages[slot] = std::make_unique<Preimages>();
       part->preimages[slot]->settled.reserve(part->rows.end());
@@ -564,6 +566,7 @@ void Table::visit_cut(const Cut& cut, std::size_t number, std::size_t most,
   {
     const std::unique_lock lock(part.mutex);
     preimages = std::move(kept);
+    if (image_) image_->check_whole();  // a file that was cut off gave zeros
   }
   for (std::size_t i = 0; i < preimages->entries.size();) {
     start_piece();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <random>
 #include <set>
@@ -174,6 +175,31 @@ TEST(SlidingHashFilterTest, threads_lose_no_count) {
   }
   for (auto& thread : threads) thread.join();
   for (std::int64_t id = 0; id < 5000; ++id) ASSERT_EQ(filter->seen(id), 40U);
+}
+
+TEST(SlidingHashFilterTest, is_loaded_and_merged_while_threads_use_it) {
+  const auto filter = sliding(1 << 20);
+  const auto other = sliding(1 << 20);
+  for (std::int64_t id = 0; id < 20'000; ++id) admit(*other, id, 1, 1000, 0);
+  const auto saved = other->save();
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      for (std::int64_t id = t; !is_over; id = (id + 2) % 20'000) {
+        admit(*filter, id, 1, 1000, 0);
+        ASSERT_LT(filter->seen(id), 1000U);
+        ASSERT_GT(filter->memory_bytes(), 0U);
+        if (id < 2) filter->load(saved.data(), saved.size());  // counts start over
+      }
+    });
+  }
+  for (int round = 0; round < 20; ++round) {
+    filter->load(saved.data(), saved.size());
+    filter->merge(saved.data(), saved.size());
+  }
+  is_over = true;
+  for (auto& thread : threads) thread.join();
 }
 
 TEST(SlidingHashFilterTest, takes_memory_for_the_splits_in_use) {

@@ -2,10 +2,14 @@
 #include "engine/index.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstdint>
+#include <fstream>
 #include <functional>
 #include <limits>
+#include <new>
 #include <random>
 #include <string>
 #include <unordered_map>
@@ -299,6 +303,38 @@ TEST(Index, ShrinkGivesMemoryBackAndKeepsWhatIsLeft) {
   EXPECT_LT(index.memory_bytes(), before / 2);
   for (std::int64_t id = 0; id < 200; ++id) EXPECT_EQ(row_of(index, id) != kNoRow, id < 100);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they reserve terabytes
+TEST(Index, WithoutMemoryShrinkLeavesTheIndexAsItIs) {
+  constexpr std::int64_t kIds = 1'500'000;
+  constexpr std::int64_t kLeft = kIds / 5;
+  Index index;
+  for (std::int64_t id = 0; id < kIds; ++id) insert(index, id, static_cast<std::uint32_t>(id));
+  for (std::int64_t id = kLeft; id < kIds; ++id) index.erase(id);
+  const std::size_t bytes = index.memory_bytes();
+  rlimit before{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &before), 0);
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  const rlimit small{.rlim_cur = pages * static_cast<rlim_t>(::sysconf(_SC_PAGESIZE)), .rlim_max = before.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &small), 0);
+  rlimit now{};
+  ASSERT_EQ(::getrlimit(RLIMIT_AS, &now), 0);
+  if (now.rlim_cur != small.rlim_cur) GTEST_SKIP() << "this system does not limit memory; QEMU does not";
+  bool has_failed = false;
+  try {
+    index.shrink();
+  } catch (const std::bad_alloc&) {
+    has_failed = true;
+  }
+  ASSERT_EQ(::setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_FALSE(has_failed);
+  EXPECT_EQ(index.memory_bytes(), bytes);
+  for (std::int64_t id = 0; id < kIds; id += 100) ASSERT_EQ(row_of(index, id) != kNoRow, id < kLeft) << id;
+  index.shrink();
+  EXPECT_LT(index.memory_bytes(), bytes);
+}
+#endif
 
 }  // namespace
 }  // namespace engine

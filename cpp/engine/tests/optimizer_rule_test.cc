@@ -177,6 +177,37 @@ TEST_P(EveryRule, AZeroGradientOnAFreshRowGivesFiniteValues) {
   }
 }
 
+// A float holds these gradients, but not the square of the first ones, or only as 0.
+TEST_P(EveryRule, GradientsWithoutASquareGiveFiniteValues) {
+  for (const double initial : {0.0, 0.1}) {
+    SliceConfig config = slice(dim_for(GetParam(), 5), part(GetParam()));
+    if (config.optimizer.settings.contains("initial_accumulator_value")) {
+      config.optimizer.settings["initial_accumulator_value"] = initial;
+    }
+    for (const float size : {1e-40F, 1e-23F, 1e20F, 1e25F}) {
+      for (const float start : {0.0F, 0.5F}) {
+        Row row(config, Floats(config.dim, start));
+        for (const float grad : {1.0F * size, -1.0F * size, 0.25F, size, 0.5F}) {
+          for (const float value : row.step(Floats(config.dim, grad), 0.01F, 1)) {
+            ASSERT_TRUE(std::isfinite(value)) << grad << " of size " << size << ", " << initial;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(EveryRule, TinyLearningRatesGiveFiniteValues) {
+  const SliceConfig config = slice(dim_for(GetParam(), 5), part(GetParam()));
+  for (const float lr : {1e-29F, 1e-33F, 1e-38F, 1e-39F, 1e-45F}) {
+    Row row(config);
+    row.step(Floats(config.dim, 1.0F), 0.01F, 1);
+    for (const float grad : {1.0F, 0.0F, 100.0F}) {
+      for (const float value : row.step(Floats(config.dim, grad), lr, 2)) ASSERT_TRUE(std::isfinite(value)) << lr;
+    }
+  }
+}
+
 TEST_P(EveryRule, ALearningRateOfZeroKeepsTheWeights) {
   if (GetParam() == "moving_average" || GetParam() == "momentum") GTEST_SKIP() << "moves without a rate";
   const SliceConfig config = slice(dim_for(GetParam(), 5), part(GetParam()));

@@ -223,6 +223,15 @@ TEST(DelayCompensation, WithoutLatestValuesThereIsNoDelay) {
   EXPECT_TRUE(same_bits(plain.step({1, -1, 2}, 0.1F), wrapped.step({1, -1, 2}, 0.1F)));
 }
 
+TEST(DelayCompensation, AGradientWhoseSquareOverflowsIsNotCorrected) {
+  SliceConfig config = slice(2, part("sgd"));
+  Row plain(config, {0, 1});
+  config.delay_lambda = 0.5F;
+  Row wrapped(config, {0, 1});
+  const Floats then = {0, 3};
+  EXPECT_TRUE(same_bits(plain.step({1e25F, -1e25F}, 0.1F), wrapped.step({1e25F, -1e25F}, 0.1F, 1, &then)));
+}
+
 TEST(StochasticRounding, KeepsTheMeanAndIsAFunctionOfIdAndStep) {
   SliceConfig config = slice(1, part("sgd"));
   config.stochastic_rounding = true;

@@ -304,5 +304,53 @@ TEST(SharedMutex, WritersExcludeAllOthersAndNoThreadStarves) {
   EXPECT_EQ(one, 4000);
 }
 
+// Two writers, one of which always waits: a reader needs a turn between them.
+TEST(SharedMutex, WritersThatNeverPauseLetReadersIn) {
+  SharedMutex mutex;
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> writers;
+  for (int t = 0; t < 2; ++t) {
+    writers.emplace_back([&] {
+      while (!is_over) {
+        const std::unique_lock lock(mutex);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  std::atomic<int> reads{0};
+  std::thread reader([&] {
+    for (int i = 0; i < 20; ++i) {
+      const std::shared_lock lock(mutex);
+      ++reads;
+    }
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (reads < 20 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(reads, 20);
+  is_over = true;
+  reader.join();
+  for (auto& writer : writers) writer.join();
+}
+
+// Readers whose holds overlap, so that one is always in: a writer needs a turn too.
+TEST(SharedMutex, ReadersThatNeverPauseLetWritersIn) {
+  SharedMutex mutex;
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([&] {
+      while (!is_over) {
+        const std::shared_lock lock(mutex);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  for (int i = 0; i < 20; ++i) const std::unique_lock lock(mutex);
+  is_over = true;
+  for (auto& reader : readers) reader.join();
+}
+
 }  // namespace
 }  // namespace engine

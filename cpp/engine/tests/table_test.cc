@@ -364,6 +364,25 @@ TEST(Table, SightingsOfOneIdThatExceed32BitsAdmitIt) {
   EXPECT_EQ(table.size(), 1U);
 }
 
+TEST(Table, ARefusedFilterLeavesTurnClockAndScales) {
+  const auto make = [](double capacity) {
+    TableConfig config = config_of(1);
+    config.admission = {"sliding_hash_filter", {{"capacity", capacity}, {"split_num", 7.0}}};
+    config.occurrence_threshold = 3;
+    return config;
+  };
+  Table table(make(1000), std::make_shared<Pool>(1));
+  Table other(make(2000), std::make_shared<Pool>(1));
+  apply(other, range(10), 1.0F, 50);
+  Table::Cut cut = other.begin_cut();
+  other.end_cut();
+  cut.scales = {2.0F};
+  EXPECT_THROW(table.restore_extras(cut), ConfigError);
+  EXPECT_EQ(table.turn(), 0U);
+  EXPECT_EQ(table.max_time_s(), 0);
+  EXPECT_EQ(table.scales(), std::vector<float>{1.0F});
+}
+
 TEST(Table, LearningRatesMustBeFiniteAndNotNegative) {
   Table table(config_of(1), std::make_shared<Pool>(2));
   const std::vector<std::int64_t> ids = {1};

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from os import PathLike
-from typing import Literal, overload
+from typing import Literal, get_args, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -321,7 +321,9 @@ class Table:
             ConfigError: The filters differ; nothing was changed.
         """
         cut = _native.Cut(other._native)
-        _native.restore_extras(self._native, self.max_time_s, cut.scales, cut.turn, cut.filter)
+        state = cut.scales, cut.turn, cut.filter
+        del cut  # an error keeps the frame of this call, and that must not keep the table cut
+        _native.restore_extras(self._native, 0, *state)  # a time of 0 leaves the clock, and the guard of expiry
 
     def drain_touched(self) -> Ids:
         """Return the sorted ids changed or removed since the last call.
@@ -375,9 +377,15 @@ class Table:
         """
         if self.is_serving:
             raise ConfigError(f"table {self.spec.name!r} is a serving table already")
+        index, count = shard
+        if not 0 <= index < count:
+            raise ConfigError(
+                f"table {self.spec.name!r}: shard is {shard}, expected (index, count) with index from 0 to count - 1; "
+                "(0, 1) copies all rows"
+            )
         self.check_expiry()  # an image leaves expired rows out
         serving = self._serving(self.spec.for_serving(full_precision), skip_zero_rows=skip_zero_rows)
-        self._native.copy_to(serving._native, *shard)
+        self._native.copy_to(serving._native, index, count)
         return serving
 
     def emptied(self) -> Table:
@@ -412,7 +420,16 @@ class Table:
         Args:
             max_bytes: Bytes that the table may take from now on; None = unbounded.
             when_full: Reaction of the table at its budget.
+
+        Raises:
+            ConfigError: An argument is none of these; nothing was changed.
         """
+        if max_bytes is not None:
+            max_bytes = check_whole("max_bytes", max_bytes, 1, 2**64 - 1)  # the engine takes 0 for unbounded
+        if when_full not in (choices := get_args(WhenFull)):
+            raise ConfigError(
+                f"when_full is {when_full!r}, expected one of {', '.join(map(repr, choices))}; correct it"
+            )
         self.budget = max_bytes
         self._native.set_budget(max_bytes or 0)
         self._native.evicts_when_full = when_full == "evict_oldest"

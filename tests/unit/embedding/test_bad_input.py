@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monolith.core.errors import CapacityExceeded, DimensionMismatch, MonolithError
-from monolith.embedding import Table
+from monolith.core.errors import CapacityExceeded, ConfigError, DimensionMismatch, MonolithError
+from monolith.embedding import MultiTable, Table
 from monolith.embedding.optimizers import Adagrad, Sgd
 from monolith.embedding.specs import SliceSpec, TableSpec
 
@@ -220,6 +220,23 @@ def test_a_snapshot_needs_at_least_one_part(table: Table, shards: int, tmp_path:
 def fill(table: Table, rows: np.ndarray) -> None:
     for start in range(0, 1_000_000, len(rows)):
         table.assign(np.arange(start, start + len(rows)), rows)
+
+
+@pytest.mark.parametrize("shard", [(0, 0), (2, 2), (-1, 2), (0, -1)])
+def test_a_serving_copy_of_a_shard_that_does_not_exist_is_refused(table: Table, shard: tuple[int, int]) -> None:
+    with pytest.raises(ConfigError, match=r"shard is .*expected \(index, count\)"):
+        table.to_serving(shard=shard)
+    with pytest.raises(ConfigError, match="shard"):
+        MultiTable.of({"t": table}).to_serving(shard=shard)
+
+
+@pytest.mark.parametrize(("max_bytes", "when_full"), [(0, "refuse"), (-1, "refuse"), (1 << 64, "refuse"), (9, "evict")])
+def test_an_invalid_limit_is_refused_and_the_limit_before_stays(table: Table, max_bytes: int, when_full: Any) -> None:
+    table.limit_memory(1 << 20, "evict_oldest")
+    with pytest.raises(ConfigError, match=r"(max_bytes|when_full) is"):
+        table.limit_memory(max_bytes, when_full)
+    assert table.budget == 1 << 20
+    assert table._native.evicts_when_full
 
 
 def test_a_full_table_refuses_loudly_and_keeps_its_rows() -> None:

@@ -1,13 +1,20 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
+import torch
 
 from monolith.core.errors import ConfigError
-from monolith.embedding import Adagrad, MultiTable, Sgd, SliceSpec, SlidingHashFilter, TableSpec
+from monolith.embedding import Adagrad, MultiTable, OneBit, Sgd, SliceSpec, SlidingHashFilter, Table, TableSpec
+from monolith.embedding.ranks import Channel, RankStore
+from monolith.embedding.snapshot import read_manifest
+
+Result = TypeVar("Result")
 
 SPECS = [
     TableSpec("item", [SliceSpec(2, optimizer=Sgd(1.0))]),
@@ -82,3 +89,58 @@ def test_a_failed_write_releases_the_tables_although_its_error_is_kept(
     # Would wait for ever if the frames of the error still held a cut.
     assert dict(tables.cut().write(tmp_path / "other").rows) == {"item": 100, "user": 50}
     assert kept.value is not None
+
+
+def test_a_refused_copy_of_admission_counts_ends_its_cut_and_changes_nothing(tmp_path: Path) -> None:
+    def make(capacity: int) -> Table:
+        piece = SliceSpec(1, optimizer=Sgd(1.0), compressor=OneBit())
+        admission = SlidingHashFilter(capacity)
+        return Table(TableSpec("t", [piece], admission=admission, occurrence_threshold=2))
+
+    table, other = make(1000), make(2000)
+    other.apply_gradients([1], [[1.0]], step=40_000)
+    with pytest.raises(ConfigError, match="capacity") as refused:
+        table.copy_admission_of(other)
+    _finished(lambda: MultiTable.of({"t": other}).save(tmp_path / "other"))
+    assert refused.value is not None  # the error, and with it the frame of the call, exists until here
+    table.save(tmp_path / "table")
+    (shard,) = read_manifest(tmp_path / "table")[0].shards
+    assert (shard.turn, shard.scales) == (0, [1.0])
+
+
+class _Alone(Channel):
+    """The channel of the only rank."""
+
+    def __init__(self) -> None:
+        super().__init__(None, 0, 1, torch.device("cpu"))
+
+    def broadcast_bytes(self, content: bytes = b"", source: int = 0) -> bytes:
+        return content
+
+    def gather_bytes(self, content: bytes) -> list[bytes]:
+        return [content]
+
+
+class _OneRank:
+    rank, size, is_chief = 0, 1, True
+    steps = rows = saves = _Alone()
+
+
+def test_a_snapshot_of_ranks_that_fails_before_its_first_row_ends_its_cut(tmp_path: Path) -> None:
+    store = RankStore(_OneRank(), SPECS)
+    store.tables["item"].assign([1], [[1, 2]])
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="is a file") as refused:
+        store.snapshot(tmp_path / "file")
+    assert dict(_finished(lambda: store.snapshot(tmp_path / "folder")).rows) == {"item": 1, "user": 0}
+    assert refused.value is not None  # the error, and with it the frame of the call, exists until here
+
+
+def _finished(call: Callable[[], Result]) -> Result:
+    """Return the result of a call that must not wait for the end of a lost cut."""
+    results: list[Result] = []
+    thread = threading.Thread(target=lambda: results.append(call()), daemon=True)
+    thread.start()
+    thread.join(20)
+    assert results, "the call has not returned"
+    return results[0]

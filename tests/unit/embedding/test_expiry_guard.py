@@ -44,6 +44,7 @@ def test_a_save_that_drops_most_rows_is_refused_unless_forced(tmp_path: Path) ->
     with pytest.raises(ExpiryRefused, match=r"'t'.*drops 9999 of 10000 rows"):
         table.save(tmp_path / "saved")
     assert not list(tmp_path.glob("saved/*"))
+    table.copy_admission_of(Table(spec()))
     with pytest.raises(ExpiryRefused):
         table.evict()
     with pytest.raises(ExpiryRefused):

@@ -228,13 +228,20 @@ assert tables["t"].lookup(ids[:100]).sum() == 6400
 (path,) = [name for name in os.listdir(folder) if name.endswith(".table")]
 size = os.path.getsize(os.path.join(folder, path))
 os.truncate(os.path.join(folder, path), 4096)
-for call in (lambda: tables["t"].lookup(ids), lambda: tables["t"].lookup(ids[:1])):
+for call in (
+    lambda: tables.save(folder + "-saved"),
+    lambda: tables.save_images(folder + "-copy"),
+    lambda: tables["t"].lookup(ids),
+    lambda: tables["t"].lookup(ids[:1]),
+):
     try:
         call()
     except SnapshotCorrupt as error:
         assert "cut off while it was mapped" in str(error), error
     else:
         raise AssertionError("zeros were returned")
+assert not [name for name in os.listdir(folder + "-saved") if name.endswith(".json")]
+assert os.listdir(folder + "-copy") == []
 os.truncate(os.path.join(folder, path), 0)
 import shutil
 shutil.rmtree(folder)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
@@ -104,3 +105,29 @@ def test_clear_gives_the_memory_back() -> None:
     """)
     assert measured["left"] <= 0.1 * measured["full"], measured
     assert measured["reported"] <= 0.01 * measured["full"], measured
+
+
+def test_a_load_without_a_thread_names_the_limits(tmp_path: Path) -> None:
+    program = """
+import resource, sys
+import numpy as np
+from monolith.core.errors import EngineError
+from monolith.embedding import *
+
+table = Table(TableSpec("t", [SliceSpec(2, optimizer=Sgd())]))
+table.assign(np.arange(100), np.ones((100, 2), np.float32))
+table.save(sys.argv[1])
+pages = int(open("/proc/self/statm").read().split()[0])
+before = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (24 << 20), before[1]))
+try:
+    Table.load(sys.argv[1])
+except EngineError as error:
+    assert "limits of threads and memory" in str(error), error
+    resource.setrlimit(resource.RLIMIT_AS, before)
+    assert len(Table.load(sys.argv[1])) == 100
+    print("refused")
+"""
+    command = [sys.executable, "-c", program, str(tmp_path / "t")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "refused\n"), done.stderr

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -53,6 +55,26 @@ def test_a_snapshot_is_a_manifest_and_numbered_parts(tmp_path: Path) -> None:
     generations = {part[:16] for part in parts}
     assert len(generations) == 1
     assert all(re.fullmatch(rf"[0-9a-f]{{16}}-.*0000{i}-of-00003\.rows", part) for i, part in enumerate(parts))
+
+
+def test_a_snapshot_of_many_files_is_read_with_few_descriptors(tmp_path: Path) -> None:
+    table = Table(TableSpec("t", [SliceSpec(4, optimizer=Adagrad())]))
+    table.apply_gradients(np.arange(2000), np.ones((2000, 4), np.float32), time_s=7)
+    table.save(tmp_path / "t", shards=400)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    descriptors = max(int(each) for each in os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors + 128, before[1]))
+    try:
+        loaded = Table.load(tmp_path / "t")
+        loaded.restore(tmp_path / "t")  # rows present: every file is checked before
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert np.array_equal(loaded.lookup(np.arange(2000)), table.lookup(np.arange(2000)))
+    file = next((tmp_path / "t").glob("*.rows"))
+    damaged = bytearray(file.read_bytes())
+    damaged[-40] ^= 1  # in the last block
+    file.write_bytes(damaged)
+    expect_refusal(tmp_path / "t", file, "an altered byte")
 
 
 def test_a_file_cut_at_any_block_is_refused(tmp_path: Path) -> None:

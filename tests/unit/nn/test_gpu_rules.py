@@ -41,6 +41,9 @@ extern "C" void update_{number}(float* row, const float* g, int dim, float rate,
 """
 
 
+MACROS = ("STATES", "PASSES", "SLOPE_SHARE", "MEAN_SHARE", "LARGEST", "LEAST_RATE")
+
+
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """All choices in one library: the text of the kernels, compiled for the host."""
@@ -53,7 +56,7 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
         text += "".join(f"#define {name} {value}\n" for name, value in constants.items())
         text += f'namespace rule_{number} {{\n#include "rules.cuh"\n}}\n'
         text += HARNESS.format(number=number)
-        text += "".join(f"#undef {name}\n" for name in (*constants, "STATES", "PASSES", "SLOPE_SHARE", "MEAN_SHARE"))
+        text += "".join(f"#undef {name}\n" for name in (*constants, *MACROS))
     folder = tmp_path_factory.mktemp("rules")
     (folder / "rules.cc").write_text(text)
     library = folder / "rules.so"
@@ -89,6 +92,8 @@ def test_a_rule_gives_the_bits_of_the_engine(rules: ctypes.CDLL, number: int, di
             np.float32
         )
         grads[step % len(ids)] = 0
+        grads[(step + 5) % len(ids)] *= 1e19  # a float may not hold its square
+        grads[(step + 9) % len(ids)] *= 1e-30
         rate = float(np.float32(spec.learning_rates_at(step)[0]))
         table.apply_gradients(ids, grads, step=step)
         for row, gradient in zip(rows, grads, strict=True):

@@ -28,10 +28,11 @@ class AdmissionFilter {
   // Sightings remembered of an id; 0 when unknown. Concurrent.
   [[nodiscard]] virtual std::uint32_t seen(std::int64_t id) const = 0;
   [[nodiscard]] virtual std::size_t memory_bytes() const noexcept = 0;
-  // The whole state as bytes, and back. `load` throws SnapshotCorrupt or ConfigError. Exclusive.
+  // The whole state as bytes, and back. `load` throws SnapshotCorrupt or ConfigError; then nothing was changed.
+  // Concurrent.
   [[nodiscard]] virtual std::vector<std::byte> save() const = 0;
   virtual void load(const std::byte* data, std::size_t size) = 0;
-  // Like `load`, but adds the counts, which are of other ids, to those that are there. Exclusive.
+  // Like `load`, but adds the counts, which are of other ids, to those that are there. Concurrent.
   virtual void merge(const std::byte* data, std::size_t size) = 0;
   virtual void clear() = 0;
 };

@@ -175,7 +175,8 @@ class Index {
   void insert(std::int64_t id, std::uint32_t row) { insert(hash_id(id), row); }
   // Removes a present id.
   void erase(std::int64_t id) noexcept;
-  // Gives memory back when few entries are left, and brings ids home when many are not.
+  // Gives memory back when few entries are left, and brings ids home when many are not. Without memory for a new index
+  // nothing changes.
   void shrink();
   void clear() noexcept;
   // Takes the entries of another index instead of those that it has.

@@ -107,7 +107,7 @@ class Table {
     bool keeps_expired = false;  // hand out expired rows too
     std::int64_t max_time_s = 0;
     std::vector<float> scales;
-    std::vector<std::byte> filter;
+    std::vector<std::byte> filter;  // of a snapshot
     std::uint64_t turn = 0;
     std::size_t rows = 0;
   };
@@ -179,9 +179,9 @@ class Table {
   // One sentence: why the id is present or absent.
   [[nodiscard]] std::string explain(std::int64_t id) const;
   [[nodiscard]] std::vector<float> scales() const;
-  // Restores the state that a cut keeps beside the rows.
+  // Restores the state that a cut keeps beside the rows. When it throws, nothing was changed. Concurrent.
   void restore_extras(const Cut& cut);
-  // Adds the counts of another shard's admission filter, saved by it. Exclusive.
+  // Adds the counts of another shard's admission filter, saved by it. Concurrent.
   void merge_filter(std::span<const std::byte> state);
   // Bytes that the table may take from now on; 0 = unbounded. Concurrent.
   void set_budget(std::uint64_t bytes) noexcept { budget_.store(bytes, std::memory_order_relaxed); }

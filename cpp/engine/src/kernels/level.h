@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -53,7 +54,7 @@ template <class Rule>
   }
 }
 
-// g + lambda g^2 (w - w_then)
+// g + lambda g^2 (w - w_then), or g where the square overflows.
 [[gnu::flatten]] void correct_gradients(const RowBatch& batch, float lambda, std::size_t dim,
                                         float* const* out) noexcept {
   for (std::size_t i = 0; i < batch.count; ++i) {
@@ -61,7 +62,10 @@ template <class Rule>
     const float* w_then = batch.latest[i] + batch.value_offset;
     const float* g = batch.grads[i] + batch.value_offset;
     float* __restrict corrected = out[i] + batch.value_offset;
-    for (std::size_t k = 0; k < dim; ++k) corrected[k] = g[k] + lambda * g[k] * g[k] * (w[k] - w_then[k]);
+    for (std::size_t k = 0; k < dim; ++k) {
+      const float sum = g[k] + lambda * g[k] * g[k] * (w[k] - w_then[k]);
+      corrected[k] = std::isfinite(sum) ? sum : g[k];
+    }
   }
 }
 

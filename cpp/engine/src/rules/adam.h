@@ -60,7 +60,8 @@ struct AdamFamily {
     for (std::size_t i = 0; i < dim; ++i) {
       const float slope = g[i] + decay * w[i];
       m[i] += (slope - m[i]) * (1.0F - beta1);
-      v[i] += (slope * slope - v[i]) * (1.0F - beta2);
+      // Finite: an infinite mean would become NaN at the next step.
+      v[i] += (std::min(slope * slope, std::numeric_limits<float>::max()) - v[i]) * (1.0F - beta2);
       float square = v[i];
       if constexpr (kMax) square = vhat[i] = std::max(vhat[i], v[i]);
       w[i] -= (slope_share * slope + mean_share * m[i]) * rate / (std::sqrt(square) + epsilon);

@@ -3,13 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "rule.h"
 
 namespace engine::rules {
 
-// A learning rate of 0 (the start of a warm-up) leaves the row as it is: these rules divide by the rate.
 struct FtrlState {
+  // A learning rate of 0 (the start of a warm-up), or nearly 0, leaves the row as it is: these rules divide by the
+  // rate, and a float would overflow.
+  static constexpr float kLeastRate = 1e-30F;
+
   float beta;
   float initial;
   float l1;
@@ -27,6 +31,11 @@ struct FtrlState {
     std::fill_n(state, dim, initial);
     std::fill_n(state + dim, dim, 0.0F);
   }
+
+  // The sum of squares with one more gradient. It stays finite: two infinite sums have no difference.
+  static float next_norm(float norm, float g) noexcept {
+    return std::min(norm + g * g, std::numeric_limits<float>::max());
+  }
 };
 
 struct Ftrl : FtrlState {
@@ -34,18 +43,21 @@ struct Ftrl : FtrlState {
 
   void update(Values w, Values state, Gradient g, std::size_t dim, const StepArgs& args) const noexcept {
     const float lr = args.learning_rate;
-    if (lr == 0.0F) return;
+    if (lr < kLeastRate) return;
     const float per_lr = 1.0F / lr;
     Values norm = state;
     Values zero = state + dim;
     for (std::size_t i = 0; i < dim; ++i) {
-      const float root = std::sqrt(norm[i] + g[i] * g[i]);
-      const float sigma = (root - std::sqrt(norm[i])) * per_lr;
-      norm[i] += g[i] * g[i];
+      const float before = norm[i];
+      norm[i] = next_norm(before, g[i]);
+      const float root = std::sqrt(norm[i]);
+      const float sigma = (root - std::sqrt(before)) * per_lr;
       const float z = zero[i] + g[i] - sigma * w[i];
       zero[i] = z;
-      const float weight = lr * (std::copysign(l1, z) - z) / (root + beta + l2 * lr);
-      w[i] = std::abs(z) <= l1 ? 0.0F : weight;
+      const float divisor = root + beta + l2 * lr;
+      const float weight = lr * (std::copysign(l1, z) - z) / divisor;
+      // The square of a tiny gradient is 0, and so may be the divisor.
+      w[i] = std::abs(z) <= l1 || divisor == 0.0F ? 0.0F : weight;
     }
   }
 };
@@ -56,20 +68,22 @@ struct GroupFtrl : FtrlState {
 
   void update(Values w, Values state, Gradient g, std::size_t dim, const StepArgs& args) const noexcept {
     const float lr = args.learning_rate;
-    if (lr == 0.0F) return;
+    if (lr < kLeastRate) return;
     const float per_lr = 1.0F / lr;
     Values norm = state;
     Values zero = state + dim;
     float length = 0.0F;
     for (std::size_t i = 0; i < dim; ++i) {
-      const float root = std::sqrt(norm[i] + g[i] * g[i]);
-      const float sigma = (root - std::sqrt(norm[i])) * per_lr;
-      norm[i] += g[i] * g[i];
+      const float before = norm[i];
+      norm[i] = next_norm(before, g[i]);
+      const float root = std::sqrt(norm[i]);
+      const float sigma = (root - std::sqrt(before)) * per_lr;
       zero[i] += g[i] - sigma * w[i];
       length += zero[i] * zero[i];
     }
     length = std::sqrt(length);
-    const float scale = length <= l1 ? 0.0F : lr * ((l1 - length) / length);
+    const float pulled = std::isinf(length) ? -1.0F : (l1 - length) / length;
+    const float scale = length <= l1 ? 0.0F : lr * pulled;
     for (std::size_t i = 0; i < dim; ++i) {
       const float divisor = beta + std::sqrt(norm[i]) + l2 * lr;
       w[i] = divisor == 0.0F ? 0.0F : scale * zero[i] / divisor;

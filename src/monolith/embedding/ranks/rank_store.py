@@ -140,11 +140,14 @@ class RankStore:
     def snapshot(self, path: str | PathLike[str]) -> Manifest:
         """Write everything to ``path``, which all ranks must see; see ``EmbeddingStore.snapshot``."""
         cut = self.cut()
-        if self.connection.is_chief:
-            with leading(self.connection.saves, lambda: Path(path)):
-                return cut.write(path)
-        cut.follow()
-        return cut.written(path)
+        try:
+            if self.connection.is_chief:
+                with leading(self.connection.saves, lambda: Path(path)):
+                    return cut.write(path)
+            cut.follow()
+            return cut.written(path)
+        finally:
+            cut.drop()  # an error before the rows are written keeps the frame of this call, and must not keep the cut
 
     def restore(self, path: str | PathLike[str]) -> RestoreReport:
         """Replace everything by a snapshot, of any number of ranks or servers or of local tables.

@@ -32,6 +32,10 @@ DEVICE step_t read_step(const float* at) {
   return both.step;
 }
 
+#define LARGEST 3.402823466e+38f
+#define LEAST_RATE 1e-30f
+DEVICE float at_most_largest(float sum) { return LARGEST < sum ? LARGEST : sum; }
+
 #if RULE_ADAM || RULE_AMSGRAD
 // The powers of the betas are of the row, so the bias correction follows the updates of the row.
 #define PASSES 0
@@ -66,7 +70,7 @@ DEVICE void step(float& w, float* state, unsigned apart, float g, float, const E
   float& mean = state[0];
   float& square = state[apart];
   mean += (slope - mean) * (1.0f - SETTING_BETA1);
-  square += (slope * slope - square) * (1.0f - SETTING_BETA2);
+  square += (at_most_largest(slope * slope) - square) * (1.0f - SETTING_BETA2);
 #if RULE_AMSGRAD
   float& largest = state[2 * apart];
   largest = largest < square ? square : largest;
@@ -161,13 +165,14 @@ DEVICE void first_extra(float*) {}
 DEVICE Extra load_extra(const float*, float, step_t) { return {0.0f, 0.0f}; }
 DEVICE void store_extra(float*, const Extra&, step_t) {}
 DEVICE float pass(int number, float& w, float* state, unsigned apart, float g, float rate, const Extra& extra) {
-  if (rate == 0.0f) return 0.0f;
+  if (rate < LEAST_RATE) return 0.0f;
   float& norm = state[0];
   float& zero = state[apart];
   if (number == 0) {
-    const float root = sqrtf(norm + g * g);
-    const float sigma = (root - sqrtf(norm)) * (1.0f / rate);
-    norm += g * g;
+    const float before = norm;
+    norm = at_most_largest(before + g * g);
+    const float root = sqrtf(norm);
+    const float sigma = (root - sqrtf(before)) * (1.0f / rate);
     zero += g - sigma * w;
     return zero * zero;
   }
@@ -180,7 +185,8 @@ DEVICE void finish(int number, Extra& extra, float rate) {
   if (number != 0) return;
   const float length = sqrtf(extra.sum);
   const float l1 = SETTING_L1_REGULARIZATION_STRENGTH;
-  extra.scale = length <= l1 ? 0.0f : rate * ((l1 - length) / length);
+  const float pulled = length > LARGEST ? -1.0f : (l1 - length) / length;
+  extra.scale = length <= l1 ? 0.0f : rate * pulled;
 }
 
 #else  // rules without state per row
@@ -246,21 +252,23 @@ DEVICE void step(float& w, float* norm, unsigned, float g, float rate, const Ext
   w = (float)(w - rate / (sqrt(square) + 1.0) * slope);
 }
 #elif RULE_FTRL
-// A rate of 0 leaves the row unchanged: the rule divides by the rate.
+// A rate of nearly 0 leaves the row unchanged: the rule divides by the rate.
 #define STATES 2
 DEVICE float first_state(unsigned word) { return word == 0 ? SETTING_INITIAL_ACCUMULATOR_VALUE : 0.0f; }
 DEVICE void step(float& w, float* state, unsigned apart, float g, float rate, const Extra&) {
-  if (rate == 0.0f) return;
+  if (rate < LEAST_RATE) return;
   float& norm = state[0];
   float& zero = state[apart];
-  const float root = sqrtf(norm + g * g);
-  const float sigma = (root - sqrtf(norm)) * (1.0f / rate);
-  norm += g * g;
+  const float before = norm;
+  norm = at_most_largest(before + g * g);
+  const float root = sqrtf(norm);
+  const float sigma = (root - sqrtf(before)) * (1.0f / rate);
   const float z = zero + g - sigma * w;
   zero = z;
   const float l1 = SETTING_L1_REGULARIZATION_STRENGTH;
-  const float weight = rate * (copysignf(l1, z) - z) / (root + SETTING_BETA + SETTING_L2_REGULARIZATION_STRENGTH * rate);
-  w = fabsf(z) <= l1 ? 0.0f : weight;
+  const float divisor = root + SETTING_BETA + SETTING_L2_REGULARIZATION_STRENGTH * rate;
+  const float weight = rate * (copysignf(l1, z) - z) / divisor;
+  w = fabsf(z) <= l1 || divisor == 0.0f ? 0.0f : weight;
 }
 #endif
 #endif
