@@ -356,6 +356,7 @@ class Dataset:
                 raise ConfigError("merge_flow merges datasets of one schema; set it on the merged one by with_schema()")
         merged = Dataset(_nothing, schema=self._schema, seed=self._seed)
         merged._origin = _Merged((self, *others), block)
+        merged.is_stream = any(each.is_stream for each in (self, *others))
         return merged
 
     def then(self, *others: Dataset) -> Dataset:
@@ -432,6 +433,8 @@ class Dataset:
             yield from self._read_from(None)
 
     def _read_from(self, state: State | None) -> Iterator[Any]:
+        # Until the stage is at the position, also after an error, the position is this state.
+        self._cursor = _Cursor(mark=None if state is None else lambda: state)
         made = self._made_features()
         opening = _Opening(
             self._schema or Schema(labels=0),
@@ -441,7 +444,7 @@ class Dataset:
             metrics=self.metrics,
         )
         stage = self._open(opening)
-        self._cursor = _Cursor(stage, opening, None)
+        self._cursor = _Cursor(stage, opening, self._cursor.mark)
         try:
             if state is not None:
                 stage.restore(state)

@@ -397,6 +397,10 @@ class _Filled:
         self.rows: int | None = None
 
 
+_MOST_EMPTY_EPOCHS = 100
+"""Epochs in a row without a row, after which an endless repetition ends: its input can be read once."""
+
+
 class RepeatStage(RowStage):
     """The rows of a stage, repeated for a number of epochs or endlessly."""
 
@@ -406,6 +410,7 @@ class RepeatStage(RowStage):
         self._epoch = 0
         self._before = open_epoch(0)
         self._has_rows = False
+        self._empty_epochs = 0
         self._closed = threading.Event()
 
     @override
@@ -413,10 +418,12 @@ class RepeatStage(RowStage):
         while True:
             if (rows := self._before.read()) is not None:
                 self._has_rows = True
+                self._empty_epochs = -1  # this one has rows
                 return rows
             if self._closed.is_set():
                 return None  # not the end of the epoch: a later run resumes in it
-            if self._epochs is None and not self._has_rows:
+            self._empty_epochs += 1
+            if self._epochs is None and (not self._has_rows or self._empty_epochs > _MOST_EMPTY_EPOCHS):
                 return None  # an endless repetition of no rows
             if self._epochs is not None and self._epoch + 1 >= self._epochs:
                 return None

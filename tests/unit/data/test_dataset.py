@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import io
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from monolith import _native
 from monolith.core.errors import ConfigError, DataError, RecordCorrupt, SchemaMismatch
 from monolith.data import Batch, Dataset, DenseFeature, Framing, RecordWriter, Schema, SparseFeature
 from monolith.data.records.messages import Example, ExampleBatch
+from monolith.data.sources.queue import QueueSource
 from monolith.data.sources.work_list import MemoryWorkList
 from monolith.data.stages import ShuffleStage
 from monolith.data.transforms import NegativeGen
@@ -220,6 +222,7 @@ def test_a_missing_file_fails_the_resume(folder: Path) -> None:
     again.restore(state)
     with pytest.raises((DataError, ConfigError), match=r"part-4|9 more rows"):
         list(again)
+    assert again.state() == state
 
 
 @pytest.mark.parametrize("batches", [0, 1, 3, 4])
@@ -329,6 +332,26 @@ def test_split_flows_can_be_merged_again(tmp_path: Path) -> None:
     assert len(merged) == 8
     assert sorted(uids(merged)) == list(range(4096))
     assert merged[0].uid[:6].tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_an_interrupt_ends_merged_flows_of_a_stream(folder: Path) -> None:
+    queue = QueueSource("example")
+    queue.put([example(7).SerializeToString()])
+    stream = mt.data.from_source(lambda: queue, schema=SCHEMA, is_stream=True)
+    merged = open_files(folder).merge_flow(stream).batch(3)
+    is_reading = threading.Event()
+
+    def read() -> None:
+        for _ in merged:
+            is_reading.set()
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert is_reading.wait(30)
+    merged.interrupt()
+    reader.join(30)
+    assert not reader.is_alive()
+    assert not open_files(folder).merge_flow(open_files(folder)).is_stream
 
 
 def test_steps_in_the_wrong_place_are_refused(folder: Path) -> None:
@@ -487,6 +510,22 @@ def test_shared_columns_stay_stored_once(tmp_path: Path) -> None:
     spanning = next(iter(dataset.batch(12)))
     assert not spanning["user"].shared
     assert spanning["user"].tolist() == [[5, 6]] * 12
+
+
+def test_a_row_without_values_does_not_share_those_of_another(tmp_path: Path) -> None:
+    with RecordWriter(tmp_path / "part-0.pb", framing=FRAMING) as writer:
+        for number in range(3):
+            row = example(number)
+            row.named_feature.add(name="six").feature.fid_v2_list.value.extend(range(1, 7))
+            if number == 2:
+                row.named_feature.add(name="maybe").feature.fid_v2_list.value.extend(range(1, 7))
+            writer.write(row.SerializeToString())
+    schema = Schema(sparse=[SparseFeature("cross", slot=9)])
+    crossed = open_files(tmp_path).feature_combine(name_a="maybe", name_b="six", slot=9, out="cross")
+    for seed in range(20):
+        (batch,) = crossed.shuffle(3, seed).with_schema(schema).batch(3)
+        sizes = [len(ids) for ids in batch.ids["cross"].expanded(3).tolist()]
+        assert sizes == [36 if uid == 2 else 0 for uid in batch.uid.tolist()]
 
 
 def test_a_schema_can_be_inferred_from_a_file(folder: Path) -> None:

@@ -165,6 +165,11 @@ def test_a_closed_stage_is_not_repeated() -> None:
     assert stage.mark()()["epoch"] == 0
 
 
+def test_an_endless_repetition_of_an_input_that_can_be_read_once_ends() -> None:
+    stage = RepeatStage(lambda number: Epoch(2 if number in (0, 3) else 0), None)
+    assert [stage.read() is not None for _ in range(5)] == [True, True, True, True, False]
+
+
 class ClosedWhileOpened(Epoch):
     """A stage that another thread closes at the end of an epoch, after the look at the flag."""
 

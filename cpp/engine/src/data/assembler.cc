@@ -466,7 +466,9 @@ class Assembler::Pass {
     const Cell first = rows_.cell(0, column);
     if (first.arm == Arm::kNone) return false;
     for (std::size_t row = 1; row < count_; ++row) {
-      if (rows_.cell(row, column).data != first.data) return false;
+      // A cell without values may lie where another row's values begin.
+      const Cell cell = rows_.cell(row, column);
+      if (cell.data != first.data || cell.size != first.size) return false;
     }
     return true;
   }

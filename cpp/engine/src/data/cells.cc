@@ -306,7 +306,7 @@ Cell read_example_feature_slow(Bytes feature, Arena& arena) {
 void check_varints(Bytes values) {
   if (varints::are_plain(values)) return;
   std::size_t length = 0;  // bytes of a number that has not ended
-  for (const std::byte byte : values) {
+  for (const std::byte& byte : values) {
     if (length == 9 && byte > std::byte{1}) throw Malformed{"a number is longer than 64 bits", &byte};
     length = (byte & std::byte{0x80}) != std::byte{} ? length + 1 : 0;
   }
@@ -407,7 +407,7 @@ Cell read_instance_feature(Bytes feature, Arena& arena) {
     }
     return packed_slow(feature, field, spelling, arena);
   };
-  if (has(kFid) || has(kFidList)) {
+  const auto fids = [&]() -> Cell {
     const Bytes flat = has(kFid) ? values(kFid, kWords) : Bytes{};
     if (!has(kFidList)) return make_cell(flat, Arm::kFidV2);
     Cell lists = lists_cell(feature, kFidList, Arm::kFidV2Lists, kWords, arena);
@@ -425,14 +425,18 @@ Cell read_instance_feature(Bytes feature, Arena& arena) {
       all.insert(all.end(), list.begin(), list.end());
     }
     return make_cell(gather(all, arena), Arm::kFidV2);
-  }
-  if (has(kFloatField)) return make_cell(values(kFloatField, kFloats), Arm::kFloat);
-  if (has(kInt64Field)) return make_cell(values(kInt64Field, kVarints), Arm::kInt64);
-  if (has(kBytesField)) return text_cell(feature, kBytesField);
-  if (has(kFloatList)) return lists_cell(feature, kFloatList, Arm::kFloatLists, kFloats, arena);
-  if (has(kInt64List)) return lists_cell(feature, kInt64List, Arm::kInt64Lists, kVarints, arena);
-  if (has(kBytesList)) return lists_cell(feature, kBytesList, Arm::kBytesLists, {}, arena);
-  return {};
+  };
+  // A field may be there without values, such as a packed list of none.
+  Cell cell;
+  const auto is_next = [&](std::uint32_t field) { return cell.arm == Arm::kNone && has(field); };
+  if (has(kFid) || has(kFidList)) cell = fids();
+  if (is_next(kFloatField)) cell = make_cell(values(kFloatField, kFloats), Arm::kFloat);
+  if (is_next(kInt64Field)) cell = make_cell(values(kInt64Field, kVarints), Arm::kInt64);
+  if (is_next(kBytesField)) cell = text_cell(feature, kBytesField);
+  if (is_next(kFloatList)) cell = lists_cell(feature, kFloatList, Arm::kFloatLists, kFloats, arena);
+  if (is_next(kInt64List)) cell = lists_cell(feature, kInt64List, Arm::kInt64Lists, kVarints, arena);
+  if (is_next(kBytesList)) cell = lists_cell(feature, kBytesList, Arm::kBytesLists, {}, arena);
+  return cell;
 }
 
 // --- tf.Example ---

@@ -241,7 +241,8 @@ std::byte* ShuffleWindow::pack_wide(Piece& piece, std::uint32_t column, std::spa
     if (cell.size != 0) {
       const std::shared_ptr<Block>& block = block_of(pick);
       const Cell* const base = block->find_column(column);
-      if (cell.size > kMostCopied || (block->rows() > 1 && base[0].data == base[1].data)) {
+      const bool is_shared = block->rows() > 1 && base[0].size != 0 && base[0].data == base[1].data;
+      if (cell.size > kMostCopied || is_shared) {
         keep(piece, block);
       } else {
         cell.data = piece.arena->copy(cell.bytes()).data();

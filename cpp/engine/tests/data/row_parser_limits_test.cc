@@ -174,6 +174,26 @@ TEST(LineIdEdits, AValueIsAddedBehindUnpackedOnesToo) {
   EXPECT_EQ(values, (std::vector<std::int64_t>{1, 2, 3}));
 }
 
+TEST_F(RowParserLimits, AFieldOfAnInstanceWithoutValuesHidesNoLaterOne) {
+  columns_->want("x");
+  const std::string floats = block(3, std::string(8, '\1'));
+  for (const std::string& empty : {block(2, ""), block(6, ""), block(6, block(1, "")), block(2, "") + block(6, "")}) {
+    const Rows rows = parse(RecordKind::kInstance, block(9, block(1, "x") + empty + floats));
+    EXPECT_EQ(rows.cell(0, 0).arm, Arm::kFloat);
+    EXPECT_EQ(rows.cell(0, 0).size, 8U);
+  }
+}
+
+TEST_F(RowParserLimits, ANumberThatIsTooLongIsNamedByItsPlace) {
+  const std::string numbers = repeated("\x80", 9) + "\x7f";
+  try {
+    static_cast<void>(parse(RecordKind::kExample, block(1, named("a", block(5, block(1, numbers)))), true));
+    ADD_FAILURE() << "the record was read";
+  } catch (const RecordCorrupt& error) {
+    EXPECT_STREQ(error.what(), "stream: record at byte 0, byte 20 of it: a number is longer than 64 bits");
+  }
+}
+
 TEST_F(RowParserLimits, LabelsOfTheRecordAreNoFeatureBesideLabelFeatures) {
   const std::string record = block(1, named("__LABEL__", text_feature("x"))) + block(1, named("a", text_feature("y"))) +
                              block(1, named("click", float_feature(1)));

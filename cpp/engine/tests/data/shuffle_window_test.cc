@@ -112,6 +112,23 @@ TEST(ShuffleWindowTest, rows_live_longer_than_the_window) {
   }
 }
 
+TEST(ShuffleWindowTest, a_block_is_free_when_its_values_are_copied) {
+  ShuffleWindow window(6, 1);
+  std::weak_ptr<Block> blocks[2];
+  {
+    MadeRows one(3);
+    MadeRows other(3);
+    one.ids(2, 0, {7});
+    other.ids(2, 0, {8}, Arm::kFidV1);  // cells of several arms are copied one by one
+    blocks[0] = one.rows.blocks[0];
+    blocks[1] = other.rows.blocks[0];
+    Rows all = one.rows;
+    all.append(other.rows);
+    window.add(all);
+  }
+  for (const auto& block : blocks) EXPECT_TRUE(block.expired());
+}
+
 TEST(ShuffleWindowTest, a_value_that_rows_share_stays_one) {
   ShuffleWindow window(40, 2);
   window.add(make_rows(40, 0, false).rows);

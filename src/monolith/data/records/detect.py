@@ -337,7 +337,7 @@ def _style(text: str, is_whole: bool) -> tuple[TextStyle, set[str]]:
 def _json_names(text: str) -> set[str]:
     try:
         value = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply to be read
         return set(re.findall(r'"(\w+)"\s*:', text))
     value = value[0] if isinstance(value, list) and value else value
     return set(value) if isinstance(value, dict) else set()

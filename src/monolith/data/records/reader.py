@@ -145,12 +145,25 @@ class RecordReader:
         except RecordCorrupt as error:
             self._damage = error  # raised after the records before it
             return
-        if piece is None:
-            self._has_ended = True
-            if not self._is_closed:
-                self._frames.finish()
-        else:
+        if piece is not None:
             self._frames.feed(piece)
+            return
+        self._has_ended = True
+        if self._is_closed:
+            return
+        if (end := self._end()) < self.file_bytes:
+            self._damage = RecordCorrupt(
+                f"{self.path} ends at byte {end}, expected {self.file_bytes} bytes as when it was opened; restore the "
+                "file, and write new records to a new one"
+            )
+        else:
+            self._frames.finish()
+
+    def _end(self) -> int:
+        """Return the place in the (compressed) file at its end."""
+        with contextlib.suppress(ValueError):  # another thread has closed the file
+            return self.bytes_read()
+        return self.file_bytes
 
     def _find_codec(self, compression: Compression) -> Codec:
         if compression != "auto":

@@ -169,6 +169,8 @@ class TableColumns:
         """Columns that tables lack and may lack."""
         self._not_excluded: set[str] = set()
         """Columns of ``exclude`` that a table lacks: each is logged once."""
+        self._not_read: set[tuple[str, str]] = set()
+        """Tables, and their columns that no feature can have: each is logged once, not for every chunk of a stream."""
 
     def choose(self, schema: Any, source: str) -> tuple[Choice, ...]:
         """Return the columns to read from a table with that Arrow schema.
@@ -224,9 +226,23 @@ class TableColumns:
             return [
                 name
                 for name in names
-                if name in looked_for or _LINE_COLUMN.fullmatch(name) or _can_be_feature(schema, name, source)
+                if name in looked_for or _LINE_COLUMN.fullmatch(name) or self._can_be_feature(schema, name, source)
             ]
         return [name for name in names if name in looked_for or _LINE_COLUMN.fullmatch(name)]
+
+    def _can_be_feature(self, schema: Any, name: str, source: str) -> bool:
+        """Return whether a column can be a feature; log the ones that cannot."""
+        if schema.names.count(name) != 1:
+            return True  # a duplicate is refused later
+        kind = schema.field(name).type
+        if _value_type(kind)[0] in {*_INTEGERS, *_REALS, *_TEXTS, "null"}:
+            return True
+        if (source, name) not in self._not_read:
+            self._not_read.add((source, name))
+            logger.warning(
+                "column not read, no feature can have its type file=%s column=%s type=%s", source, name, kind
+            )
+        return False
 
     def _check_wanted(self, wanted: WantedColumns, schema: Any, names: set[str], source: str) -> None:
         absent = [name for name, others in wanted.features.items() if not names.intersection((name, *others))]
@@ -358,17 +374,6 @@ def _parse_times(pa: Any, texts: Any) -> Any:
     has_zone = compute.match_substring_regex(texts, r"[T ].*(Z|[+-]\d\d(:?\d\d)?)$")
     with_zone = compute.if_else(has_zone, texts, pa.scalar(None, texts.type)).cast(zoned).cast(local)
     return compute.coalesce(compute.if_else(has_zone, pa.scalar(None, texts.type), texts).cast(local), with_zone)
-
-
-def _can_be_feature(schema: Any, name: str, source: str) -> bool:
-    """Return whether a column can be a feature; log the ones that cannot."""
-    if schema.names.count(name) != 1:
-        return True  # a duplicate is refused later
-    kind = schema.field(name).type
-    if _value_type(kind)[0] in {*_INTEGERS, *_REALS, *_TEXTS, "null"}:
-        return True
-    logger.warning("column not read, no feature can have its type file=%s column=%s type=%s", source, name, kind)
-    return False
 
 
 def _describe_missing(

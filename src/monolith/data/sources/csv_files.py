@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +38,6 @@ _HEADER_BYTES = 1 << 14
 _OTHER_DELIMITERS = (";", "\t", "|")
 _BOM = b"\xef\xbb\xbf"
 _WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
-_LINE_END = re.compile(rb"\r\n?|\n")
 
 
 class CsvFormat(TableFormat):
@@ -98,14 +96,16 @@ class CsvFormat(TableFormat):
         if self._header:
             return self._header, marked
         begin = len(first) - len(first[marked:].lstrip(b"\r\n"))  # skip lines without text
-        end = _first_row_end(first, begin)
-        text = first[begin:end].decode("utf-8", "replace")
+        # A character per byte: the reader takes the lines of one row, and the place behind them is the first data row.
+        lines = io.StringIO(first[begin:].decode("latin-1"), newline="")
         try:
-            names = next(csv.reader(io.StringIO(text, newline=""), delimiter=self.delimiter_of(path)), [])
+            names = [_as_utf8(name) for name in next(csv.reader(lines, delimiter=self.delimiter_of(path)), [])]
         except csv.Error as error:
+            text = first[begin : begin + 80].decode("utf-8", "replace")
             raise RecordCorrupt(
-                f"{path} has the header {text[:80]!r}, expected names of columns ({error}); correct the file"
+                f"{path} has the header {text!r}, expected names of columns ({error}); correct the file"
             ) from error
+        end = begin + lines.tell()
         if not names:
             raise RecordCorrupt(f"{path} is empty, expected a header with the names of the columns")
         if self._delimiter is None and len(names) == 1:
@@ -177,12 +177,6 @@ class _CsvFile(TextFile):
         return _native.parse_csv(block, self._format.delimiter_of(self._path), len(self._names), fields)
 
 
-def _first_row_end(block: bytes, begin: int) -> int:
-    """Return the end of the row that begins at ``begin``; line ends in quotes belong to the row."""
-    quotes, last = 0, begin
-    for line_end in _LINE_END.finditer(block, begin):
-        quotes += block.count(b'"', last, line_end.start())
-        last = line_end.end()
-        if quotes % 2 == 0:
-            return last
-    return len(block)
+def _as_utf8(characters: str) -> str:
+    """Return the text of characters that each stand for a byte."""
+    return characters.encode("latin-1").decode("utf-8", "replace")

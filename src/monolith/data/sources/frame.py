@@ -69,6 +69,7 @@ class FrameSource(Source):
         self._piece: list[_native.Column] = []
         self._piece_row = 0  # number of the piece's first row
         self._piece_end = 0
+        self._is_closed = False
 
     @property
     @override
@@ -87,7 +88,7 @@ class FrameSource(Source):
         Raises:
             SchemaMismatch: A column is missing, or has a type that no feature can have.
         """
-        if self._row >= self._end:
+        if self._is_closed or self._row >= self._end:
             return None
         if self._row >= self._piece_end:
             self._load_piece()
@@ -139,9 +140,8 @@ class FrameSource(Source):
 
     @override
     def close(self) -> None:
-        """End the source."""
-        self._end = self._row
-        self._piece = []
+        """End the source; a ``read`` in another thread still returns its rows."""
+        self._is_closed = True
 
     def _choose(self) -> tuple[Choice, ...]:
         if self._choices is None:

@@ -125,8 +125,9 @@ class SharedTablesSource(Source):
         """Close the file, and end a ``read`` that waits in another thread. May be called twice."""
         self._has_ended = True
         self._plan.close()
-        if self._opened is not None:
-            self._opened.close()
+        opened = self._opened  # a ``read`` in another thread may leave the file
+        if opened is not None:
+            opened.close()
 
     def _take_file(self) -> bool:
         path = self._plan.take()

@@ -7,6 +7,7 @@ module knows the list of files. ``arrow_columns`` maps columns to features.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, BinaryIO, NamedTuple, Protocol, TypeAlias
 
@@ -140,7 +141,9 @@ class TableFilesSource(Source):
         self._batch_rows = check_batch_rows(batch_rows)
         self._file_index = self._next_file(0)
         self._file: TableFile | None = None
+        self._lock = threading.Lock()  # of the open file: another thread may call ``close``
         self._is_closed = False
+        self._closed_at: Position | None = None
 
     @property
     @override
@@ -170,21 +173,26 @@ class TableFilesSource(Source):
             RecordCorrupt: A file is of another format, or corrupt.
             SchemaMismatch: A column is missing, or has a wrong type.
         """
-        while not self._is_closed and self._file_index < len(self._paths):
-            file = self._open()
-            rows = file.read()
-            if rows is None:
-                self._drop_file()
-                self._file_index = self._next_file(self._file_index + 1)
-                continue
-            return _native.encode_columns(
-                rows.columns, rows.begin, rows.end, self._paths[self._file_index], rows.first_row
-            )
+        with self._lock:
+            while not self._is_closed and self._file_index < len(self._paths):
+                file = self._open()
+                rows = file.read()
+                if rows is None:
+                    self._drop_file()
+                    self._file_index = self._next_file(self._file_index + 1)
+                    continue
+                return _native.encode_columns(
+                    rows.columns, rows.begin, rows.end, self._paths[self._file_index], rows.first_row
+                )
         return None
 
     @override
     def position(self) -> Position:
-        """Return the next file, and the position in it."""
+        """Return the next file, and the position in it; ``close`` does not change them."""
+        with self._lock:
+            return self._place() if self._closed_at is None else self._closed_at
+
+    def _place(self) -> Position:
         at_end = self._file_index >= len(self._paths)
         inner = {"rows": None} if self._file is None else {"rows": self._file.size, **self._file.position()}
         return {
@@ -224,9 +232,12 @@ class TableFilesSource(Source):
 
     @override
     def close(self) -> None:
-        """Close the open file; the source is at its end."""
+        """Wait for a ``read`` in another thread, and close the open file; the next ``read`` returns None."""
         self._is_closed = True
-        self._drop_file()
+        with self._lock:
+            if self._closed_at is None:
+                self._closed_at = self._place()
+            self._drop_file()
 
     def _open(self) -> TableFile:
         if self._file is None:

@@ -1,9 +1,9 @@
 """``TextFile``: reads files of rows of text in blocks, with exact resume and shares for several readers.
 
-CSV and JSON lines derive from it. A block starts at a row and ends behind a row; it is at most ``_BLOCK_BYTES`` long
-unless one row is longer. The offset of a block alone decides its end, so that a resumed reader cuts the same blocks.
-Readers that share a file read every n-th block. Offsets of compressed files count decompressed bytes. Native parsers
-turn a block into columns.
+CSV and JSON lines derive from it. Bytes that are appended to a plain file after it was opened are not read. A block
+starts at a row and ends behind a row; it is at most ``_BLOCK_BYTES`` long unless one row is longer. The offset of a
+block alone decides its end, so that a resumed reader cuts the same blocks. Readers that share a file read every n-th
+block. Offsets of compressed files count decompressed bytes. Native parsers turn a block into columns.
 """
 
 from __future__ import annotations
@@ -83,13 +83,15 @@ class TextStream:
             arrow = load_pyarrow()
             self._stream = arrow.CompressedInputStream(arrow.PythonFile(self._handle), codec)
         self._ahead = b""  # bytes that were read behind the last block
+        self._left: int | None = None  # bytes that may be read; None = all
         self.has_ended = False
         """True if ``take`` has returned the last bytes."""
 
-    def skip_to(self, offset: int) -> None:
-        """Go to an offset, before the first read."""
+    def skip_to(self, offset: int, end: int | None = None) -> None:
+        """Go to an offset, before the first read. Bytes of a plain file from ``end`` on are not read."""
         if not self.is_compressed:
             self._handle.seek(offset)
+            self._left = None if end is None else end - offset
             return
         while offset > 0 and (piece := self._read(min(offset, _BLOCK_BYTES))):
             offset -= len(piece)
@@ -123,6 +125,13 @@ class TextStream:
                 )
             size *= 2
 
+    def has_more(self) -> bool:
+        """Return whether a plain file has bytes behind the end that ``skip_to`` was given, which were all read."""
+        self._left = 1
+        has_more = bool(self._read(1))
+        self._left = 0
+        return has_more
+
     def count_lines(self, offset: int) -> int:
         """Return the number of line ends before an offset, before the first read."""
         lines = 0
@@ -139,9 +148,12 @@ class TextStream:
 
     def _read(self, size: int) -> bytes:
         try:
-            return storage.read_up_to(self._stream, size)
+            data = storage.read_up_to(self._stream, size if self._left is None else min(size, self._left))
         except (load_pyarrow().ArrowException, OSError) as error:
             raise RecordCorrupt(f"{self._path} cannot be read: {error}; restore the file") from error
+        if self._left is not None:
+            self._left -= len(data)
+        return data
 
 
 class TextFile(TableFile):
@@ -282,17 +294,27 @@ class TextFile(TableFile):
         """Return the next block of the file; empty at the end."""
         block = self._stream.take(self._block_bytes, self._cut)
         self._block_end = self._offset + len(block)
-        if self._stream.has_ended and self._block_end < self._size and not self._stream.is_compressed:
+        if self._stream.has_ended and not self._stream.is_compressed:
+            self._check_end(block)
+        return block
+
+    def _check_end(self, block: memoryview) -> None:
+        """Refuse a file that was cut, and a last row that a writer had not completed when the file was opened."""
+        if self._block_end < self._size:
             raise RecordCorrupt(
                 f"{self._path} ends at byte {self._block_end}, expected {self._size} bytes as when it was opened; "
                 "restore the file, and write new rows to a new one"
             )
-        return block
+        if block and block[-1] not in b"\r\n" and self._stream.has_more():
+            raise RecordCorrupt(
+                f"{self._path} has more than {self._size} bytes, expected {self._size} as when it was opened: its last "
+                "row was not whole then; write new rows to a new file"
+            )
 
     def _reopen(self, offset: int) -> None:
         self._stream.close()
         self._stream = TextStream(self._path, self._open_file)
-        self._stream.skip_to(offset)
+        self._stream.skip_to(offset, self._size)
         self._has_started = True
 
     def _leave_block(self, rows: int) -> None:

@@ -137,6 +137,11 @@ def test_text_is_recognised(content: str, style: str, record: str | None, tmp_pa
     assert (found.text, found.record, found.framing) == (style, record, None)
 
 
+def test_json_that_is_nested_too_deeply_is_text() -> None:
+    found = detect_bytes(b'{"named_feature": ' + b"[" * 100_000, is_whole=True)
+    assert (found.text, found.record) == ("json", "example")
+
+
 def test_a_remedy_is_given_only_when_it_differs() -> None:
     found = detect_bytes(Framing(sort_id=True, kafka_dump=True).frame(INSTANCE, b"user") * 3, is_whole=True)
     assert found.remedy(Framing(), "none") == "the file reads well with Framing(sort_id=True, kafka_dump=True)"

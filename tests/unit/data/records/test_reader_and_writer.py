@@ -74,6 +74,22 @@ def test_errors_name_the_stream_and_the_record(tmp_path: Path) -> None:
     reader.close()
 
 
+@pytest.mark.parametrize("codec", ["none", "gzip"])
+def test_a_file_that_is_cut_behind_a_record_while_it_is_read_is_an_error(codec: Codec, tmp_path: Path) -> None:
+    path = tmp_path / "records"
+    write(path, compression=codec)
+    half = path.read_bytes()
+    path.write_bytes(half + half)  # a gzip file may have several members
+    assert list(read_records(path)) == RECORDS + RECORDS
+    with RecordReader(path) as reader:
+        os.truncate(path, len(half))
+        found = reader.read()
+        assert found is not None
+        assert [found[index] for index in range(len(found))] == RECORDS
+        with pytest.raises(RecordCorrupt, match=f"records ends at byte {len(half)}, expected {2 * len(half)} bytes"):
+            reader.read()
+
+
 def test_a_bare_file_is_one_record(tmp_path: Path) -> None:
     write(tmp_path / "one", [b"message"], framing=Framing.bare())
     assert (tmp_path / "one").read_bytes() == b"message"

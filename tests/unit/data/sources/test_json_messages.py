@@ -64,6 +64,13 @@ def test_messages_may_lack_fields_and_new_fields_get_a_type_later() -> None:
     assert batches[0].label_mask.reshape(-1).tolist() == [True] * 3 + [False] * 4
 
 
+def test_a_field_that_no_feature_can_have_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    data = dataset(rows(20)).filter_by_feature_value(field_name="n", op="ge", operand=0)
+    assert numbers(data.batch(4)) == list(range(20))
+    logged = [text for record in caplog.records if (text := record.getMessage()).startswith("column not read")]
+    assert logged == ["column not read, no feature can have its type file=topic column=note type=struct<>"]
+
+
 def test_a_value_of_another_type_is_an_error_with_the_offset() -> None:
     with pytest.raises(SchemaMismatch, match=r"topic, offset 3: column 'n': value is '\"seven\"', .*column_types"):
         list(dataset([*rows(3), {"n": "seven", "click": 1}]).batch(10))

@@ -8,6 +8,8 @@ import io
 import itertools
 import json
 import os
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ import pytest
 import monolith as mt
 from monolith.core.errors import ConfigError, MonolithError, RecordCorrupt, SchemaMismatch
 from monolith.data import Schema
-from monolith.data.sources import text_tables
+from monolith.data.schema import parse_batch
+from monolith.data.sources import csv_files, json_files, text_tables
+from monolith.data.sources.csv_files import CsvFormat
+from monolith.data.sources.table_files import TableFilesSource
 from monolith.data.sources.work_list import MemoryWorkList
 
 SCHEMA = Schema(dense=[mt.data.DenseFeature("n", dtype="int64")], label_features=["click"])
@@ -152,6 +157,10 @@ def test_files_without_a_header_and_with_other_delimiters(tmp_path: Path) -> Non
     assert numbers(mt.data.csv(tmp_path / "blank.csv", schema=SCHEMA).batch(5)) == [7]
     (tmp_path / "mac.csv").write_bytes(b'\r"n","cl""\r"\r7,1\r8,0\r')
     assert numbers(mt.data.csv(tmp_path / "mac.csv", schema=Schema(dense=["n"], labels=0)).batch(5)) == [7, 8]
+    (tmp_path / "inch.csv").write_text('size 5",n,"cl""\nö"\n1,7,1\n2,8,0\n')
+    assert numbers(mt.data.csv(tmp_path / "inch.csv", schema=Schema(dense=["n"], labels=0)).batch(5)) == [7, 8]
+    schema = Schema(dense=[mt.data.DenseFeature("n", column='cl"\nö')], labels=0)
+    assert numbers(mt.data.csv(tmp_path / "inch.csv", schema=schema).batch(5)) == [1, 0]
     (tmp_path / "c.csv").write_text("n;click\n1;0\n")
     with pytest.raises(RecordCorrupt, match=r"c\.csv has one column 'n;click'.*give the delimiter: ';'"):
         list(mt.data.csv(tmp_path / "c.csv", schema=SCHEMA).batch(5))
@@ -191,6 +200,82 @@ def test_a_file_that_is_cut_during_a_run_is_an_error(tmp_path: Path, suffix: str
     os.truncate(path, left)
     with pytest.raises(RecordCorrupt, match=rf"rows\.{suffix} ends at byte .*, expected {size} bytes"):
         list(batches)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_rows_that_follow_during_a_run_are_not_read(tmp_path: Path, suffix: str) -> None:
+    path = write(tmp_path / f"rows.{suffix}")
+    more = Path(write(tmp_path / f"more.{suffix}", first=ROWS)).read_bytes()
+    batches = iter(reader(path)(path, schema=SCHEMA, batch_rows=8).batch(8))
+    first = next(batches)
+    with open(path, "ab") as file:
+        file.write(more[:-5])
+    assert numbers([first, *batches]) == list(range(ROWS))
+
+
+@pytest.mark.parametrize(("suffix", "half"), [("csv", b"77,te"), ("jsonl", b'{"n": 77, "cl')])
+def test_a_last_row_that_is_still_written_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str, half: bytes
+) -> None:
+    for module in (csv_files, json_files):
+        monkeypatch.setattr(module, "_SAMPLE_BYTES", 1000)  # types come from rows before
+    path = write(tmp_path / f"rows.{suffix}")
+    with open(path, "ab") as file:
+        file.write(half)
+    size = os.path.getsize(path)
+    batches = iter(reader(path)(path, schema=SCHEMA, batch_rows=8).batch(8))
+    next(batches)
+    with open(path, "ab") as file:
+        file.write(b"xt,1\n")
+    with pytest.raises(RecordCorrupt, match=rf"rows\.{suffix} has more than {size} bytes, .* not whole then"):
+        list(batches)
+
+
+class SlowFile(io.FileIO):
+    """A file whose reads wait while ``may_read`` is not set."""
+
+    may_read = threading.Event()
+    is_waiting = threading.Event()
+
+    def read(self, size: int | None = -1, /) -> bytes | Any:
+        self.is_waiting.set()
+        assert self.may_read.wait(30)
+        return super().read(-1 if size is None else size)
+
+
+def test_a_source_that_is_closed_while_it_reads_keeps_its_position(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.csv")
+    source = TableFilesSource([path], CsvFormat(lambda: path, open_file=lambda name: SlowFile(name, "rb")))
+    SlowFile.may_read.set()
+    found: list[Any] = [source.read()]
+    SlowFile.is_waiting.clear()
+    SlowFile.may_read.clear()
+
+    def read() -> None:
+        found.append(source.read())
+        found.append(source.position())
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    assert SlowFile.is_waiting.wait(30)
+    closer = threading.Thread(target=source.close, daemon=True)
+    closer.start()
+    while not source._is_closed:
+        time.sleep(0.001)
+    SlowFile.may_read.set()
+    closer.join(30)
+    reader.join(30)
+    assert len(found) == 3
+    assert found[1] is not None
+    assert source.position() == found[2]
+    assert source.read() is None
+    resumed = TableFilesSource([path], CsvFormat(lambda: path))
+    resumed.resume(found[2])
+    rest = 0
+    while (records := resumed.read()) is not None:
+        rest += int(parse_batch([records[0]], record="example_batch", schema=Schema(labels=0)).size)
+    first = sum(parse_batch([each[0]], record="example_batch", schema=Schema(labels=0)).size for each in found[:2])
+    assert first + rest == ROWS
 
 
 def test_a_changed_file_is_refused_on_resume(tmp_path: Path) -> None:

@@ -169,5 +169,7 @@ def test_settings_that_do_not_fit_the_fields_are_refused(bench: Any) -> None:
         MultiLabelGen(head_to_index={1: 1}, pos_actions=[1], head_field="sample_rate").build(bench.context)
     with pytest.raises(ConfigError, match="task_num is 1, a head has the index 1"):
         MultiLabelGen(head_to_index={1: 1}, pos_actions=[1], task_num=1).build(bench.context)
+    with pytest.raises(ConfigError, match="heads of field 'chnid' have a number twice"):
+        MultiLabelGen(head_to_index="7:0,07:1,8:2", pos_actions=[1]).build(bench.context)
     with pytest.raises(ConfigError, match="'device_type' cannot be a label"):
         UseFieldAsLabel(field_name="device_type").build(bench.context)

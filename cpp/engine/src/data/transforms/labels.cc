@@ -122,6 +122,9 @@ class MultiLabelRule : public RowRule {
     if ((is_text ? config.text_heads.size() : config.int_heads.size()) != config.places.size()) {
       throw ConfigError(std::string("heads of field '") + field.name + "' must be " + (is_text ? "texts" : "integers"));
     }
+    if (int_heads_.size() != config.int_heads.size()) {
+      throw ConfigError("heads of field '" + field.name + "' have a number twice; give each head one place");
+    }
     if (count_of(config.places) > config.task_count) {
       throw ConfigError("task_num is " + std::to_string(config.task_count) + ", a head has the index " +
                         std::to_string(count_of(config.places) - 1));
