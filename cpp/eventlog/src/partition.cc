@@ -154,6 +154,13 @@ std::uint64_t Partition::visible_end() const noexcept {
 // --- appending
 // --------------------------------------------------------------------------------------------------------
 
+void Partition::check_sound() const {
+  if (!has_failed()) return;
+  throw DataError(settings_.stream +
+                  " has failed: an earlier fdatasync did not succeed; check the disk, then run "
+                  "'monolith log repair'");
+}
+
 std::uint64_t Partition::append(PendingBatch& batch) {
   try {
     return append_batch(batch);
@@ -172,11 +179,7 @@ std::uint64_t Partition::append_batch(PendingBatch& batch) {
   const FileLock held(lock_, lock_path_);
   prepare_locked();
   Head& h = *head();
-  if (h.failed != 0) {
-    throw DataError(settings_.stream +
-                    " has failed: an earlier fdatasync did not succeed; check the disk, then run "
-                    "'monolith log repair'");
-  }
+  check_sound();
   if (batch.producer != 0) check_owner_locked(batch);
   if (h.written_end + batch.records_ > std::uint64_t{1} << 62) {
     throw DataError(settings_.stream + " has no offsets left; write to a new topic");
@@ -195,6 +198,8 @@ std::uint64_t Partition::append_batch(PendingBatch& batch) {
                            .sequence = batch.sequence,
                            .body_crc = body_crc};
   encode(header, std::span<std::byte, kBatchHeaderBytes>(batch.bytes_.data(), kBatchHeaderBytes));
+  // Owners that cannot be read raise here: after the write, the caller would append the batch again.
+  if (h.written_bytes + header.bytes() >= settings_.segment_bytes) load_owners_locked();
   write_batch_locked(batch);
   note_index_locked(header, h.written_bytes);
   h.largest_ms = std::max(h.largest_ms.load(), header.largest_ms);
@@ -207,8 +212,8 @@ std::uint64_t Partition::append_batch(PendingBatch& batch) {
   if (h.written_bytes >= settings_.segment_bytes) {
     try {
       roll_locked();
-    } catch (const engine::IoError&) {
-      // The batch is in the log. The next append recovers and rolls again.
+    } catch (const engine::Error&) {
+      // The batch is in the log. The next append recovers and rolls again, or raises where an fdatasync failed.
     }
   }
   return header.base;
@@ -441,7 +446,7 @@ std::size_t Partition::retain_locked(std::int64_t now_ms) {
   std::uint64_t end_base = 0;
   for (std::size_t i = 0; i + 1 < bases.size() && bases[i] != head()->active_base; ++i) {
     const bool is_excess = settings_.retain_bytes > 0 && total > settings_.retain_bytes;
-    const bool is_old = settings_.retain_ms > 0 && now_ms - tail_of(bases[i]).append_ms > settings_.retain_ms;
+    const bool is_old = settings_.retain_ms > 0 && now_ms - last_append_ms(bases, i, now_ms) > settings_.retain_ms;
     if (!is_excess && !is_old) break;
     total -= sizes[i];
     end_base = bases[i + 1];
@@ -460,6 +465,18 @@ std::size_t Partition::remove_segments_locked(std::uint64_t end_base) {
     if (::unlink(path_of(base).c_str()) == 0) ++removed;
   }
   return removed;
+}
+
+// The time of the last append to a segment. One in the future comes from a clock that was ahead: later batches keep it,
+// and the headers of later segments do not.
+std::int64_t Partition::last_append_ms(const std::vector<std::uint64_t>& bases, std::size_t place,
+                                       std::int64_t now_ms) const {
+  std::int64_t time_ms = tail_of(bases[place]).append_ms;
+  for (std::size_t i = place + 1; time_ms > now_ms && i < bases.size(); ++i) {
+    const MappedFile file(path_of(bases[i]), kSegmentHeaderBytes);
+    if (const auto header = decode_segment_header(file.bytes())) time_ms = std::min(time_ms, header->created_ms);
+  }
+  return time_ms;
 }
 
 Scan Partition::tail_of(std::uint64_t base) const {

@@ -50,6 +50,7 @@ PartitionReader::PartitionReader(std::shared_ptr<Partition> partition, ReaderOpt
 void PartitionReader::seek(std::uint64_t offset, std::uint64_t epoch) {
   const std::uint64_t end = partition_->visible_end();
   if (offset > end) {
+    partition_->check_sound();  // its end is the last byte that is surely on the disk, until it is repaired
     throw DataError(stream() + ": offset " + std::to_string(offset) + " is above the end " + std::to_string(end) +
                     "; the tail of the log was cut, start without the saved position");
   }
@@ -132,6 +133,7 @@ std::optional<Chunk> PartitionReader::read(std::size_t most_records, std::uint64
   if (partition_->epoch() != head_epoch_) check_epoch();
   if (next_ >= end) {
     if (next_ > end && limit > next_) {
+      partition_->check_sound();
       throw DataError(stream() + ": offset " + std::to_string(next_) + " is above the end " + std::to_string(end) +
                       "; the tail of the log was cut, start without the saved position");
     }

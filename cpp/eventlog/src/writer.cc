@@ -26,12 +26,23 @@ TopicWriter::TopicWriter(std::vector<std::shared_ptr<Partition>> partitions, con
 TopicWriter::~TopicWriter() { stop(); }
 
 void TopicWriter::stop() noexcept {
+  std::thread thread;
   {
     const std::lock_guard held(mutex_);
     is_stopped_ = true;
+    thread.swap(thread_);
   }
   changed_.notify_all();
-  if (thread_.joinable()) thread_.join();
+  for (const auto& lane : lanes_) {
+    const std::lock_guard held(lane->mutex);  // a write that began has ended
+  }
+  if (thread.joinable()) thread.join();
+}
+
+void TopicWriter::check_open(const Lane& lane) const {
+  if (!is_stopped_) return;
+  throw engine::ConfigError("the writer of " + lane.partition->settings().stream +
+                            " is closed, expected an open one; make a new one");
 }
 
 TopicWriter::Lane& TopicWriter::lane_for(const Record& record, std::optional<std::uint32_t> partition) {
@@ -54,6 +65,8 @@ void TopicWriter::write(const Record& record, std::optional<std::uint32_t> parti
   bool is_due = false;
   {
     const std::lock_guard held(lane.mutex);
+    check_open(lane);
+    lane.partition->check_sound();  // a record that no append takes would fill the buffer of all partitions
     // Appends are refused for now: try again before more is taken.
     if (waiting_bytes_ >= options_.buffer_bytes) append_waiting(lane);
     if (waiting_bytes_ >= options_.buffer_bytes) {
@@ -112,9 +125,9 @@ void TopicWriter::settle(Lane& lane) {
     const std::lock_guard held(lane.mutex);
     end = lane.end;
   }
-  if (lane.partition->durable_end() >= end) return;
   lane.partition->sync(end);
-  wake_.notify();
+  // Also where nothing was left to sync: the end of a segment syncs, and wakes up no reader.
+  if (lane.told.exchange(end) != end) wake_.notify();
 }
 
 void TopicWriter::flush() {
@@ -146,6 +159,7 @@ std::uint64_t TopicWriter::append(std::uint32_t partition, PendingBatch& batch) 
   std::uint64_t base = 0;
   {
     const std::lock_guard held(lane.mutex);
+    check_open(lane);
     append_waiting(lane);  // records that came first stay first
     try {
       base = lane.partition->append(batch);
@@ -173,7 +187,7 @@ void TopicWriter::run() {
   std::unique_lock held(mutex_);
   while (!is_stopped_) {
     const std::int64_t step_ms = std::clamp<std::int64_t>(options_.linger_ms, 1, options_.interval_ms);
-    changed_.wait_for(held, std::chrono::milliseconds(step_ms), [this] { return is_stopped_; });
+    changed_.wait_for(held, std::chrono::milliseconds(step_ms), [this] { return is_stopped_.load(); });
     if (is_stopped_) return;
     held.unlock();
     const std::int64_t now_ms = steady_ms();

@@ -270,6 +270,7 @@ void Core::restore(const std::string& path, std::size_t memory_bytes) {
         state_->expiries.add({close_time + settings_.horizon, state_->ref(place)}, DueOrder{});
       } else {
         ++open_;
+        if (!settings_.is_fast) judge_again(entry, time);  // the window may have another size now
         state_->closes.add({close_time, state_->ref(place)}, CloseOrder{*state_});
       }
     }

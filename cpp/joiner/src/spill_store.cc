@@ -50,7 +50,9 @@ std::uint64_t SpillStore::append(std::int64_t number, std::string_view bytes, st
       if (::ftruncate(file.descriptor, static_cast<off_t>(file.size)) != 0) {
         // The bytes after `size` are never read.
       }
-      throw engine::IoError("write", file.path, code);
+      const engine::IoError error("write", file.path, code);
+      if (file.strings == 0) remove(found);
+      throw error;
     }
     written += static_cast<std::size_t>(count);
   }
@@ -82,8 +84,11 @@ std::string SpillStore::read(std::int64_t number, std::uint64_t offset) const {
 
 void SpillStore::release(std::int64_t number) {
   const auto found = files_.find(number);
-  File& file = found->second;
-  if (--file.strings > 0) return;
+  if (--found->second.strings == 0) remove(found);
+}
+
+void SpillStore::remove(std::map<std::int64_t, File>::iterator found) {
+  const File& file = found->second;
   ::close(file.descriptor);
   ::unlink(file.path.c_str());
   bytes_ -= file.size;

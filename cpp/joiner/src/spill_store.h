@@ -35,6 +35,8 @@ class SpillStore {
     std::uint64_t strings = 0;
   };
 
+  void remove(std::map<std::int64_t, File>::iterator found);
+
   std::string folder_;
   std::map<std::int64_t, File> files_;
   std::uint64_t bytes_ = 0;

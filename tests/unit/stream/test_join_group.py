@@ -91,6 +91,20 @@ def test_changed_settings_hold_from_the_next_start(root: Path) -> None:
     assert labels(root) == [(0, [0.0, 0.0]), (1, [0.0, 1.0]), (2, [0.0, 0.0])]
 
 
+@pytest.mark.parametrize(("before_ms", "after_ms", "label"), [(10, 1000, 1.0), (1000, 10, 0.0)])
+def test_a_changed_window_judges_the_actions_of_open_impressions_again(
+    root: Path, before_ms: int, after_ms: int, label: float
+) -> None:
+    write(root, [*impressions(1), make_action(b"request-0", 0, 1, START_MS + 500)])
+    group = make_group(root, settings=JoinSettings(window_ms=before_ms, out_of_order_ms=5000), options=OPTIONS)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.close()
+    run_to_end(make_group(root, settings=JoinSettings(window_ms=after_ms, out_of_order_ms=5000), options=OPTIONS))
+    assert labels(root) == [(0, [label])]
+
+
 def test_a_damaged_snapshot_gives_way_to_the_one_before(tmp_path: Path) -> None:
     make_topics(tmp_path, 300, 4)
     run_to_end(make_group(tmp_path, state="expected-state", output="expected"))
@@ -308,6 +322,51 @@ def test_a_replay_refuses_input_that_retention_has_removed(root: Path) -> None:
     with pytest.raises(DataError, match=r"short\[0\] begins at offset \d+, expected 0"):
         late.start()
     late.abandon()
+
+
+def test_a_replay_refuses_input_that_a_power_loss_has_replaced(root: Path) -> None:
+    chosen, options = JoinSettings(window_ms=10), dataclasses.replace(OPTIONS, snapshot_s=1000.0)
+    segment = root / "events" / "part-00000-of-00001" / "seg-00000000000000000000.log"
+    write(root, impressions(10))
+    kept = segment.stat().st_size
+    write(root, impressions(10, first=10))
+    group = make_group(root, settings=chosen, options=options)
+    group.start()
+    while group.step(0.0):
+        pass
+    group.abandon()  # as a kill: the restart repeats the commits
+    os.truncate(segment, kept)
+    (segment.parent / "HEAD").unlink()
+    write(root, impressions(30, first=100))
+    late = make_group(root, settings=chosen, options=options)
+    with pytest.raises(DataError, match=r"events\[0\] has epoch 2 before offset 20, expected 1 to repeat"):
+        late.start()
+    late.abandon()
+
+
+def test_a_sink_that_cannot_be_closed_keeps_no_lock(root: Path) -> None:
+    group = make_group(root, options=OPTIONS)
+    closed: list[str] = []
+
+    def refuse() -> None:
+        raise DataError("the disk has failed")
+
+    group._rows.close = refuse  # type: ignore[method-assign]
+    group._dead.close = lambda: closed.append("dead")  # type: ignore[method-assign]
+    with pytest.raises(DataError, match="the disk has failed"):
+        group.abandon()
+    assert closed == ["dead"]
+    make_group(root, options=OPTIONS).abandon()
+
+
+def test_a_group_opens_only_its_partition_of_each_output(tmp_path: Path) -> None:
+    Topic.create(tmp_path, "wide", TopicSettings(partitions=8))
+    topics = JoinTopics([f"log://{tmp_path}/wide"], f"log://{tmp_path}/out")
+    before = len(os.listdir("/proc/self/fd"))
+    groups = [topics.make_group(number, JoinSettings(), tmp_path / "state") for number in range(8)]
+    assert len(os.listdir("/proc/self/fd")) - before < 100
+    for group in groups:
+        group.abandon()
 
 
 class SlowInput(LogInput):

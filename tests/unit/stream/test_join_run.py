@@ -63,3 +63,32 @@ def test_a_group_that_cannot_be_made_is_a_failure_of_the_run() -> None:
     run.start()
     run.wait(10)
     assert isinstance(run.failures[3], KeyError)
+
+
+def test_a_group_that_fails_again_while_it_is_released_does_not_run_any_more() -> None:
+    class StuckGroup(FailingGroup):
+        def abandon(self) -> None:
+            super().abandon()
+            raise DataError("the disk has failed")
+
+    error = DataError("input ends")
+    group: Any = StuckGroup(error)
+    run = JoinRun({0: group}.__getitem__, [0], until_end=True)
+    run.start()
+    run.wait(10)
+    assert (run.failures, run.running, group.is_released) == ({0: error}, set(), True)
+
+
+def test_a_stop_before_a_group_is_made_reaches_the_group() -> None:
+    group: Any = FailingGroup(DataError("input ends"))
+    group.close = lambda: None
+
+    def make_group(partition: int) -> Any:
+        run.stop()
+        return group
+
+    run = JoinRun(make_group, [0], until_end=True)
+    run.start()
+    run.wait(10)
+    assert group.is_stopping
+    assert not run.failures

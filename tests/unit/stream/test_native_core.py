@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from file_limit import file_limit
 from join_events import START_MS, make_action, make_impression, numbered_events
 from monolith import _native
 from monolith.core.errors import ConfigError, SnapshotCorrupt
@@ -229,3 +231,15 @@ def test_a_snapshot_needs_a_new_core_and_an_undamaged_file(tmp_path: Path) -> No
     (tmp_path / "core.bin").write_bytes((tmp_path / "core.bin").read_bytes()[:-2])
     with pytest.raises(SnapshotCorrupt, match=r"core.bin' is corrupt: .*; use an older snapshot"):
         NativeJoiner(SETTINGS).restore(tmp_path / "core.bin")
+
+
+def test_spills_on_a_full_disk_keep_no_file_open(tmp_path: Path) -> None:
+    core = NativeJoiner(JoinSettings(window_ms=1000), tmp_path / "spill")
+    before = len(os.listdir("/proc/self/fd"))
+    for hour in range(5):
+        core.add(Impression(START_MS + hour * 3_600_000, b"key", hour))
+        with file_limit(1), pytest.raises(OSError, match="File too large"):
+            core.spill(0)
+        core.close_oldest(1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert not list((tmp_path / "spill").iterdir())

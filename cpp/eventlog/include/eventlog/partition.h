@@ -105,6 +105,9 @@ class Partition {
   [[nodiscard]] std::int64_t append_ms() const noexcept { return head()->append_ms.load(std::memory_order_acquire); }
   [[nodiscard]] bool has_failed() const noexcept { return head()->failed.load(std::memory_order_acquire) != 0; }
 
+  // Throws DataError if an fdatasync has failed, so that the partition takes no appends.
+  void check_sound() const;
+
   // Maps HEAD again where its file was deleted. Takes no lock in the usual case.
   void refresh();
 
@@ -164,6 +167,8 @@ class Partition {
   void fill_head(std::uint64_t base, const Scan& scan, std::uint64_t epoch);
   void write_epoch(std::uint64_t epoch);
   [[nodiscard]] Scan tail_of(std::uint64_t base) const;
+  [[nodiscard]] std::int64_t last_append_ms(const std::vector<std::uint64_t>& bases, std::size_t place,
+                                            std::int64_t now_ms) const;
   bool clear_failure();
   void load_owners_locked();
   void save_owners_locked();

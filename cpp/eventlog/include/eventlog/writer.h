@@ -4,6 +4,7 @@
 // refuses (a full disk) stays here and is tried again. One background thread serves the linger and the interval syncs.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -35,14 +36,14 @@ class TopicWriter {
   TopicWriter& operator=(const TopicWriter&) = delete;
 
   // Takes one record. Without a partition, the key chooses it; records without a key go to each partition in turn.
-  // Throws engine::ConfigError (a limit), DataError (the buffer is full, or the partition has failed).
+  // Throws engine::ConfigError (a limit, or stopped), DataError (the buffer is full, or the partition has failed).
   void write(const Record& record, std::optional<std::uint32_t> partition);
   // Appends all records that wait, and makes them durable as the topic is set. Tries every partition, then throws the
   // first error: AppendRefused, DataError.
   void flush();
   // Appends one batch by itself and returns its base offset. Durable as the topic is set.
   std::uint64_t append(std::uint32_t partition, PendingBatch& batch);
-  // Stops the background thread. Records that wait are dropped; call flush before it. May be called twice.
+  // Stops the background thread and refuses later records. Those that wait stay for `flush`. May be called twice.
   void stop() noexcept;
 
   [[nodiscard]] std::size_t waiting_bytes() const noexcept { return waiting_bytes_; }
@@ -55,10 +56,12 @@ class TopicWriter {
     std::shared_ptr<Partition> partition;
     std::mutex mutex;
     std::deque<PendingBatch> waiting;
-    std::int64_t since_ms = 0;  // of the first waiting record
-    std::uint64_t end = 0;      // of the last batch appended here
+    std::int64_t since_ms = 0;           // of the first waiting record
+    std::uint64_t end = 0;               // of the last batch appended here
+    std::atomic<std::uint64_t> told{0};  // the durable end that readers were woken up for
   };
 
+  void check_open(const Lane& lane) const;
   [[nodiscard]] Lane& lane_for(const Record& record, std::optional<std::uint32_t> partition);
   void append_waiting(Lane& lane);
   void settle(Lane& lane);
@@ -76,7 +79,7 @@ class TopicWriter {
   std::atomic<std::uint64_t> refused_appends_{0};
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool is_stopped_ = false;
+  std::atomic<bool> is_stopped_{false};
   std::thread thread_;
 };
 

@@ -14,6 +14,7 @@ import errno
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -208,11 +209,12 @@ class JoinGroup:
 
     def abandon(self) -> None:
         """Release files without a commit, after an error. A restart repeats the lost work."""
-        for port in self._inputs:
-            port.close()
-        for sink in (self._rows, self._dead):
-            sink.close()
-        self._folder.close()
+        with ExitStack() as left:  # all of them, also after one that raises
+            left.callback(self._folder.close)
+            for sink in (self._dead, self._rows):
+                left.callback(sink.close)
+            for port in self._inputs:
+                left.callback(port.close)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -554,6 +556,7 @@ class JoinGroup:
                     self._core.drop_oldest_held(arguments[0])
                 if self._core.memory_bytes > self._options.memory_bytes:
                     self._core.spill(int(_SPILL_SHARE * self._options.memory_bytes))
+            self._check_repeated(record)
             self._write_outputs(record)
             self._on_point("repeated")
 
@@ -576,6 +579,17 @@ class JoinGroup:
                 lot = Lot(JoinBatch(batch.values, ingest, batch.keys, batch.times_ms), lot.offsets)
             count -= len(lot.batch)
             self._join(number, lot)
+
+    def _check_repeated(self, record: Mapping[str, Any]) -> None:
+        """Refuse an input whose records of a commit are others now: its tail was cut and written again."""
+        for number in {arguments[0] for kind, *arguments in record["steps"] if kind == "lot"}:
+            port, wanted = self._inputs[number], record["positions"][number]
+            if (epoch := port.position().get("epoch")) != wanted.get("epoch"):
+                raise DataError(
+                    f"input {port.topic}[{port.partition}] has epoch {epoch} before offset {wanted['offset']}, "
+                    f"expected {wanted['epoch']} to repeat the commits after the snapshot: a power loss took joined "
+                    "records, and others have their offsets; start with an empty --state folder, which repeats rows"
+                )
 
     def _read_again(self, number: int, count: int) -> Lot:
         """Return the next records of a replay. An input may be slow, which does not mean that it ends."""

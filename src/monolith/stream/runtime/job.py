@@ -74,6 +74,7 @@ class JoinRun:
             return
         with self._lock:
             self.groups[partition] = group
+            group.is_stopping = self._stop.is_set()  # a stop that came before does not see the group
         try:
             group.start()
             while not self._stop.is_set():
@@ -84,7 +85,10 @@ class JoinRun:
         except Exception as error:  # an unexpected class too: a run without failures reports success
             self._fail(partition, error)
         finally:
-            group.abandon()
+            try:
+                group.abandon()
+            except Exception as error:  # of the disk or broker that ended the group
+                logger.warning("join group released its files with an error group=%d error=%s", partition, error)
             self.running.discard(partition)
 
     def _fail(self, partition: int, error: Exception) -> None:

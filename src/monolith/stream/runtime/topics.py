@@ -140,7 +140,7 @@ class JoinTopics:
 
     def _open_sink(self, url: StreamUrl, partition: int) -> JoinSink:
         if url.kind == "log":
-            return LogSink(LogWriter(Topic.open(url.place, url.topic)), partition, self._name)
+            return LogSink(LogWriter(Topic.open(url.place, url.topic), partition=partition), partition, self._name)
         return KafkaSink(url.place, url.topic, partition, name=self._name, config=_read_config(url))
 
 

@@ -234,7 +234,7 @@ class EventLogSource(Source):
         self._export_lag()
         chunk = self._reader.read(self._poll_records, 0)
         if chunk is None:
-            wait_ms = _WAIT_MS if self._idle_end_s is None else min(_WAIT_MS, int(self._idle_end_s * 1000))
+            wait_ms = _WAIT_MS if self._idle_end_s is None else int(min(_WAIT_MS, self._idle_end_s * 1000))
             chunk = self._reader.read(self._poll_records, wait_ms)
         return chunk
 
@@ -288,8 +288,9 @@ class EventLogSource(Source):
         saved: dict[int, PartitionPosition] = {}
         if position is not None:
             saved = {int(number): each for number, each in position["partitions"].items()}
-        elif self._start == "committed" and self._group is not None:
-            saved = load_group(self._topic, self._group)
+        is_partial = any(number not in saved for number in self._numbers)
+        if is_partial and self._start == "committed" and self._group is not None:
+            saved = {**load_group(self._topic, self._group), **saved}
         for index, (number, partition) in enumerate(zip(self._numbers, self._partitions, strict=True)):
             if number in saved:
                 self._reader.seek(index, saved[number]["offset"], saved[number]["epoch"])

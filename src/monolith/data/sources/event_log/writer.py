@@ -33,6 +33,7 @@ class LogWriter(Sink):
         batch_bytes: Bytes that fill a batch.
         batch_records: Messages that fill a batch.
         buffer_bytes: Most bytes that wait in memory while appends are refused.
+        partition: The only partition that is opened and written; None = all.
 
     Raises:
         ConfigError: An argument is out of range, or the folder is on a network file system.
@@ -52,6 +53,7 @@ class LogWriter(Sink):
         batch_bytes: int = 64 << 10,
         batch_records: int = 1000,
         buffer_bytes: int = 64 << 20,
+        partition: int | None = None,
     ) -> None:
         for name, value, least, most in (
             ("linger_ms", linger_ms, 0, 60_000),
@@ -62,7 +64,8 @@ class LogWriter(Sink):
             if not least <= value <= most:
                 raise ConfigError(f"{name} is {value!r}, expected {least} to {most}")
         self.topic = topic
-        self.partitions = topic.open_partitions()
+        self._only = partition
+        self.partitions = topic.open_partitions(None if partition is None else [partition])
         self._native = _native.EventLogWriter(
             self.partitions,
             topic.wake_path,
@@ -90,11 +93,11 @@ class LogWriter(Sink):
         Raises:
             ConfigError: The writer is closed, the message or key is too large, or the time is out of range.
             AppendRefused: ``buffer_bytes`` wait already, and the disk refuses more. The message is not accepted.
-            DataError: The partition has failed.
+            DataError: The partition has failed. The message is not accepted.
         """
         self._check_open()
         stamp = time.time_ns() // 1_000_000 if time_ms is None else time_ms
-        self._native.write(message, key or b"", stamp, partition)
+        self._native.write(message, key or b"", stamp, None if partition is None else self._lane(partition))
 
     def append(
         self,
@@ -127,15 +130,15 @@ class LogWriter(Sink):
         self._check_open()
         stamps = [time.time_ns() // 1_000_000] * len(messages) if times_ms is None else times_ms
         names = [b""] * len(messages) if keys is None else keys
-        return self._native.append(partition, messages, names, stamps, producer, owner, sequence)
+        return self._native.append(self._lane(partition), messages, names, stamps, producer, owner, sequence)
 
     def take_producer(self, partition: int, producer: int) -> int:
         """Take a producer id in a partition: return the owner number. Older owners are fenced from now on."""
-        return self.partitions[partition].take_producer(producer)
+        return self.partitions[self._lane(partition)].take_producer(producer)
 
     def last_sequence(self, partition: int, producer: int) -> int:
         """Return the sequence of the producer's last batch in a partition, 0 for none."""
-        return self.partitions[partition].last_sequence(producer)
+        return self.partitions[self._lane(partition)].last_sequence(producer)
 
     @property
     def written_records(self) -> int:
@@ -172,7 +175,8 @@ class LogWriter(Sink):
     def close(self) -> None:
         """Flush and release the files. Messages that the disk refuses are lost, and the error is raised.
 
-        With durability="interval", wait for the disk: no later interval syncs the last messages.
+        A ``write`` of another thread is in the log, or raises. With durability="interval", wait for the disk: no later
+        interval syncs the last messages.
 
         Raises:
             AppendRefused: The disk refuses the last messages.
@@ -180,6 +184,7 @@ class LogWriter(Sink):
         """
         if self._is_closed:
             return
+        self._native.stop()  # before the flush: a later write of another thread raises
         try:
             try:
                 self._native.flush()
@@ -188,7 +193,6 @@ class LogWriter(Sink):
         finally:
             self._is_closed = True
             unregister_writer(self)
-            self._native.stop()
 
     def _sync_last_interval(self) -> None:
         if self.topic.settings.durability != "interval":
@@ -211,6 +215,14 @@ class LogWriter(Sink):
     ) -> None:
         """Close the writer."""
         self.close()
+
+    def _lane(self, partition: int) -> int:
+        """Return the place of a partition among those that this writer opened."""
+        if self._only is None:
+            return partition
+        if partition != self._only:
+            raise ConfigError(f"partition is {partition}, expected {self._only}, the only one of this writer")
+        return 0
 
     def _check_open(self) -> None:
         if self._is_closed:

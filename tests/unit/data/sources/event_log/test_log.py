@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -182,6 +183,40 @@ def test_threads_share_a_writer(tmp_path: Path) -> None:
         assert [number for each, number in records if each == thread] == list(range(200))
 
 
+def test_close_keeps_or_refuses_each_message_of_another_thread(tmp_path: Path) -> None:
+    topic = make(tmp_path)
+    writer = LogWriter(topic)
+
+    def write(_: int) -> int:
+        for count in itertools.count():
+            try:
+                writer.write(b"x")
+            except ConfigError:
+                return count
+        raise AssertionError
+
+    with ThreadPoolExecutor(2) as pool:
+        counts = pool.map(write, range(2))
+        time.sleep(0.02)
+        writer.close()
+        assert len(read_all(topic)) == sum(counts)
+
+
+def test_a_writer_of_one_partition_opens_no_other(tmp_path: Path) -> None:
+    topic = make(tmp_path, partitions=4)
+    with LogWriter(topic, partition=2) as writer:
+        assert len(writer.partitions) == 1
+        writer.write(b"any", key=b"k0")
+        writer.write(b"named", partition=2)
+        writer.append(2, [b"batch"], producer=5, owner=writer.take_producer(2, 5), sequence=9)
+        assert writer.last_sequence(2, 5) == 9
+        with pytest.raises(ConfigError, match="partition is 0, expected 2, the only one of this writer"):
+            writer.write(b"x", partition=0)
+        with pytest.raises(ConfigError, match="partition is 1, expected 2"):
+            writer.append(1, [b"x"])
+    assert read_all(topic, partitions=[2]) == [b"any", b"named", b"batch"]
+
+
 def test_a_batch_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
     topic = make(tmp_path)
     with LogWriter(topic) as writer:
@@ -232,6 +267,38 @@ def test_a_partition_that_refuses_an_append_holds_up_no_other(tmp_path: Path, du
         with pytest.raises(AppendRefused, match=r"log events\[0\]"):
             writer.close()
     assert [partition.durable_end for partition in topic.open_partitions()] == [1, 2]
+
+
+def test_a_partition_that_has_failed_takes_no_message_and_no_room_of_others(tmp_path: Path) -> None:
+    topic = make(tmp_path, partitions=2)
+    head = topic.partition_folder(0) / "HEAD"
+    with LogWriter(topic, buffer_bytes=20_000, batch_bytes=4000) as writer, head.open("r+b") as page:
+        os.pwrite(page.fileno(), b"\1", 84)  # as after a failed fdatasync
+        for _ in range(30):
+            with pytest.raises(DataError, match=r"log events\[0\] has failed"):
+                writer.write(bytes(1000), partition=0)
+        assert writer.waiting_bytes == 0
+        writer.write(b"other", partition=1)
+        writer.flush()
+        os.pwrite(page.fileno(), b"\0", 84)
+    assert read_all(topic) == [b"other"]
+
+
+def test_a_reader_beyond_the_durable_end_of_a_failed_partition_names_the_failure(tmp_path: Path) -> None:
+    topic = make(tmp_path, sync_interval_ms=60_000)
+    partition = topic.open_partition(0)
+    partition.append([b"x"], [b""], [T0])  # written, and never synced
+    reader = _native.EventLogReader([partition], topic.wake_path)
+    assert reader.read(10, 0) is not None
+    with (topic.partition_folder(0) / "HEAD").open("r+b") as head:
+        os.pwrite(head.fileno(), b"\1", 84)  # as after a failed fdatasync
+        with pytest.raises(DataError, match=r"has failed: .* run 'monolith log repair'"):
+            reader.read(10, 0)
+        with pytest.raises(DataError, match=r"has failed: .* run 'monolith log repair'"):
+            reader.seek(0, 1, 1)
+        os.pwrite(head.fileno(), b"\0", 84)
+    assert reader.read(10, 0) is None
+    reader.seek(0, 1, 1)
 
 
 def test_a_writer_holds_a_bounded_buffer_while_the_disk_is_full(tmp_path: Path) -> None:
@@ -294,6 +361,25 @@ def test_a_group_commits_the_partitions_of_its_members(tmp_path: Path) -> None:
         read_all(topic, group="g")
 
 
+def test_a_partition_that_a_position_lacks_begins_where_its_group_has_committed(tmp_path: Path) -> None:
+    topic = make(tmp_path, partitions=2)
+    fill(topic, 100)
+    source = EventLogSource(topic, "example", group="g", until_end=True)
+    drain(source)
+    source.committed(source.position())
+    with LogWriter(topic) as writer:
+        for partition in range(2):
+            writer.write(b"new", partition=partition)
+    one = EventLogSource(topic, "example", group="g", partitions=[0]).position()
+    resumed = EventLogSource(topic, "example", group="g", until_end=True)
+    resumed.resume(one)
+    assert drain(resumed) == [b"new"] * 2
+    (topic.folder / "groups" / "g.json").write_text("[]")
+    whole = EventLogSource(topic, "example", group="g", until_end=True)
+    whole.resume(source.position())
+    assert drain(whole) == [b"new"] * 2
+
+
 def test_until_end_stops_at_the_ends_of_the_first_read(tmp_path: Path) -> None:
     topic = make(tmp_path, partitions=2)
     fill(topic, 10)
@@ -335,6 +421,14 @@ def test_a_reader_behind_retention_counts_the_lost_records(tmp_path: Path) -> No
     assert len(drain(skipping)) == 100 - first
     assert exported[LOG_LOST_RECORDS_TOTAL.name] == first
     assert exported[LOG_RECORDS_TOTAL.name] == 100 - first
+
+
+def test_an_infinite_idle_time_ends_no_source(tmp_path: Path) -> None:
+    source = EventLogSource(make(tmp_path), "example", idle_end_s=float("inf"))
+    closing = threading.Timer(0.3, source.close)
+    closing.start()
+    assert source.read() is None
+    closing.join()
 
 
 def test_a_source_reports_its_lag(tmp_path: Path) -> None:
@@ -379,6 +473,22 @@ def test_a_waiting_reader_wakes_up_without_polling(tmp_path: Path) -> None:
         chunk = waiting.result(PATIENCE_S)
         assert chunk is not None
         assert time.monotonic() - begin_s < 0.9  # a missed wake-up would take the full second of a wait
+    reader.interrupt()
+
+
+def test_a_commit_that_ends_a_segment_wakes_up_readers(tmp_path: Path) -> None:
+    """The end of a segment syncs it, so that the commit has no sync left to do."""
+    topic = make(tmp_path, durability="commit", segment_bytes=4096)
+    reader = _native.EventLogReader(topic.open_partitions(), topic.wake_path)
+    with ThreadPoolExecutor(1) as pool, LogWriter(topic, linger_ms=0) as writer:
+        waiting = pool.submit(reader.read, 10, 30_000)
+        time.sleep(0.05)
+        begin_s = time.monotonic()
+        writer.write(bytes(5000))
+        chunk = waiting.result(PATIENCE_S)
+        assert chunk is not None
+        assert time.monotonic() - begin_s < 0.9
+        assert len(writer.partitions[0].segments()) == 2
     reader.interrupt()
 
 

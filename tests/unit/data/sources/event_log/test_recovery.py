@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import struct
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -366,6 +368,21 @@ def test_the_last_sequence_survives_rolls_and_retention(tmp_path: Path) -> None:
     assert partition.last_sequence(8) == 0
 
 
+def test_owners_that_cannot_be_read_double_no_batch(tmp_path: Path) -> None:
+    partition = _native.EventLogPartition(settings(tmp_path, segment_bytes=300))
+    owners = tmp_path / "OWNERS"
+    writer = _native.EventLogWriter([partition], str(tmp_path / "WAKE"), 60_000, 60_000, 1 << 20, 10, 1 << 20)
+    owners.write_text("damaged")
+    writer.write(bytes(400), b"", T0)
+    for _ in range(3):
+        with pytest.raises(RecordCorrupt, match="OWNERS' is not a list of owners; restore it, or delete it"):
+            writer.flush()
+    owners.unlink()
+    writer.flush()
+    assert (partition.written_end, partition.segments()) == (1, [0, 1])
+    writer.stop()
+
+
 def test_the_last_sequence_is_found_behind_damage(tmp_path: Path) -> None:
     folder = tmp_path / "part"
     partition = open_tiny(folder)
@@ -397,6 +414,20 @@ def test_old_segments_are_removed_by_their_last_append(tmp_path: Path) -> None:
     assert partition.segments() == [3]
     partition.append([b"new"], [b""], [T0])
     assert partition.retain(partition.append_ms + 10_000) == 0  # never the active segment
+
+
+def test_a_clock_that_was_ahead_keeps_no_old_segment(tmp_path: Path) -> None:
+    header = bytearray(SECOND[:60])
+    struct.pack_into("<q", header, 32, T0 * 2)  # the append time
+    ahead = bytes(header) + struct.pack("<I", _native.crc32c(bytes(header))) + SECOND[64:]
+    partition = open_tiny(tmp_path / "part", HEADER + FIRST + ahead, retain_ms=60_000)
+    partition.roll()
+    partition.append([b"new"], [b""], [T0])
+    assert partition.append_ms == T0 * 2
+    now_ms = time.time_ns() // 1_000_000
+    assert partition.retain(now_ms) == 0
+    assert partition.retain(now_ms + 70_000) == 1
+    assert partition.segments() == [3]
 
 
 @pytest.mark.parametrize(
