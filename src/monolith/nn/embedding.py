@@ -13,6 +13,7 @@ from monolith.embedding import Adagrad, RandomUniform, SliceSpec, Table, TableSp
 from monolith.embedding.initializers import Initializer
 from monolith.embedding.optimizers import Optimizer
 from monolith.embedding.specs import NEVER_EXPIRES_DAYS
+from monolith.nn.host import check_offsets
 from monolith.nn.module import TableModule
 from monolith.nn.table_set import InputColumn
 
@@ -213,6 +214,8 @@ class EmbeddingBag(_OneTable):
 
     def _pool(self, ids: Tensor, bounds: Tensor, weights: Tensor | None) -> Tensor:
         """Pool by torch, from one row per id: the way to weights, their gradient, and the largest values."""
+        if bounds.device.type == "cpu" and not torch.compiler.is_compiling():
+            check_offsets("input", bounds.numpy(), len(ids))  # torch pools other ids where offsets fall
         (rows,) = self._read_rows([ids])
         rows = rows.to(ids.device)
         places = torch.arange(len(ids), device=ids.device)

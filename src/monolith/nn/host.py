@@ -19,7 +19,7 @@ from monolith.embedding.planned_read import PlannedRead
 from monolith.embedding.store import Ids, Rows, RowStore
 from monolith.nn.table_set import DistinctGradients, InputColumn, Plan, TableSet
 
-__all__ = ["HostTableSet"]
+__all__ = ["HostTableSet", "check_offsets"]
 
 
 class HostTableSet(TableSet):
@@ -244,12 +244,17 @@ def _as_gradient(tensor: Tensor) -> Rows:
     return tensor.detach().to(torch.float32).contiguous().numpy()
 
 
-def _drop_padding(column: InputColumn, ids: Ids, offsets: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
-    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != len(ids) or np.any(offsets[1:] < offsets[:-1]):
+def check_offsets(name: str, offsets: NDArray[np.int64], ids: int) -> None:
+    """Raise ``DimensionMismatch`` unless the offsets divide ``ids`` ids into bags."""
+    if len(offsets) == 0 or offsets[0] != 0 or offsets[-1] != ids or np.any(offsets[1:] < offsets[:-1]):
         raise DimensionMismatch(
-            f"offsets of {column.name!r} are {_preview(offsets)}, expected rising numbers from 0 to {len(ids)}, the "
+            f"offsets of {name!r} are {_preview(offsets)}, expected rising numbers from 0 to {ids}, the "
             "number of ids; see include_last_offset"
         )
+
+
+def _drop_padding(column: InputColumn, ids: Ids, offsets: NDArray[np.int64]) -> tuple[Ids, NDArray[np.int64]]:
+    check_offsets(column.name, offsets, len(ids))
     if column.padding is None:
         return ids, offsets
     kept = ids != column.padding

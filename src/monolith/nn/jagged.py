@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ConfigError, DimensionMismatch
 from monolith.nn.embedding import check_ids
 
 __all__ = ["Ragged", "keyed_tensor", "read_ragged"]
@@ -26,11 +26,14 @@ def read_ragged(features: Any, names: Sequence[str]) -> tuple[list[Tensor], list
 
     Raises:
         ConfigError: A feature is missing, or the input is of another kind.
+        DimensionMismatch: Values or offsets have more than one dimension.
     """
     pairs = _read_keyed(features, names) if _is_keyed(features) else _read_mapping(features, names)
     for name, (values, offsets) in pairs.items():
-        check_ids(f"values of {name!r}", values)
-        check_ids(f"offsets of {name!r}", offsets)
+        for what, each in ((f"values of {name!r}", values), (f"offsets of {name!r}", offsets)):
+            check_ids(what, each)
+            if each.dim() != 1:
+                raise DimensionMismatch(f"{what} has shape {tuple(each.shape)}, expected (N,); give flat values")
     return [values for values, _ in pairs.values()], [offsets.long() for _, offsets in pairs.values()]
 
 
@@ -55,6 +58,9 @@ def _read_mapping(features: Any, names: Sequence[str]) -> dict[str, tuple[Tensor
     missing = [name for name in names if name not in features]
     if missing:
         raise ConfigError(f"features lacks {missing[0]!r}; it has {', '.join(map(repr, features)) or 'none'}")
+    for name in names:
+        if not isinstance(features[name], tuple | list) or len(features[name]) != 2:
+            raise ConfigError(f"feature {name!r} is a {type(features[name]).__name__}, expected (values, offsets)")
     return {name: features[name] for name in names}
 
 

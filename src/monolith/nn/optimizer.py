@@ -60,6 +60,11 @@ class TableOptimizer(torch.optim.Optimizer):
         return [each for _, gradients in self._gradients for each in gradients.parameters.values()]
 
     @override
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients. They are always set to None: zeros would keep the ids of all steps so far."""
+        super().zero_grad(set_to_none=True)
+
+    @override
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
         """Take one step per distinct id with a gradient; the gradients stay until ``zero_grad``."""
         loss = None

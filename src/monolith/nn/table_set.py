@@ -245,4 +245,9 @@ def table_set(number: int) -> TableSet:
 
 
 def _key_of(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple(number for each in tensors for number in (each.data_ptr(), each.numel(), each._version))
+    # Views of one tensor may begin at the same address and have equal sizes.
+    return tuple(
+        number
+        for each in tensors
+        for number in (each.data_ptr(), each._version, each.itemsize, *each.shape, *each.stride())
+    )

@@ -125,6 +125,9 @@ def test_weights_of_a_keyed_jagged_tensor_are_refused() -> None:
         (3, ConfigError, "int"),
         ({"user": (torch.tensor([1.0]), torch.tensor([0, 1]))}, ConfigError, "values of 'user'"),
         ({"user": (torch.tensor([1]), torch.tensor([0, 2]))}, DimensionMismatch, "'user'"),
+        ({"user": torch.tensor([1, 2])}, ConfigError, "feature 'user' is a Tensor, expected .values, offsets."),
+        ({"user": (torch.tensor([[1]]), torch.tensor([0, 1]))}, DimensionMismatch, "values of 'user' has shape .1, 1."),
+        ({"user": (torch.tensor([1]), torch.tensor([[0, 1]]))}, DimensionMismatch, "offsets of 'user' has shape"),
     ],
 )
 def test_bad_input_names_the_feature(bags: Any, error: type[Exception], match: str) -> None:

@@ -57,6 +57,15 @@ def test_bag_equals_torch_on_a_matrix(mode: str) -> None:
     check_step(ours, theirs, IDS_FLAT.reshape(5, 2))
 
 
+@pytest.mark.parametrize(("mode", "is_weighted"), [("sum", False), ("mean", False), ("max", False), ("sum", True)])
+@pytest.mark.parametrize("offsets", [[0, 5, 2], [0, 11], [1, 2], []])
+def test_offsets_that_divide_no_ids_are_refused(mode: Any, is_weighted: bool, offsets: list[int]) -> None:
+    bag = mt.nn.EmbeddingBag(DIM, mode=mode)
+    weights = torch.ones(len(IDS_FLAT)) if is_weighted else None
+    with pytest.raises(DimensionMismatch, match="expected rising numbers from 0 to 10"):
+        bag(IDS_FLAT, torch.tensor(offsets, dtype=torch.int64), weights)
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_bag_takes_both_integer_types(dtype: torch.dtype) -> None:
     ours, theirs = make_pair(mode="sum")
@@ -156,6 +165,17 @@ def test_the_time_of_an_update_reaches_its_rows() -> None:
     entry = module.table.entry(4)
     assert entry is not None
     assert entry.time_s == 86_400
+
+
+def test_views_of_one_tensor_have_separate_plans() -> None:
+    """Compiled modules find the plan of a forward pass by the memory of its inputs."""
+    module = mt.nn.Embedding(1, optimizer=mt.Sgd(1.0), initializer=mt.Zeros())
+    ids = torch.arange(8)
+    views = [ids[::2], ids[:4], ids.view(torch.int32)[:4]]
+    for view in views:
+        module.table_set.read_rows([view], keep_plan=True)
+    module.table_set.update_rows(views[:1], [torch.ones(4, 1)])
+    assert module.table.lookup(range(8)).ravel().tolist() == [-1, 0] * 4
 
 
 @pytest.mark.parametrize("compiled", ["embedding", "bag", "max"])

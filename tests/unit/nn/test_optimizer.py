@@ -50,6 +50,18 @@ def test_gradients_stay_until_zero_grad_as_in_torch() -> None:
     assert bag.table.lookup([1, 5])[:, 0].tolist() == [-2.0, -1.0]
 
 
+def test_zero_grad_forgets_the_ids_of_earlier_steps() -> None:
+    bag = make_bag()
+    optimizer = mt.nn.TableOptimizer(bag)
+    for number in range(3):
+        backward(bag, number)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    assert all(each.grad is None for each in optimizer.parameters)
+    backward(bag, 7)
+    assert [tuple(each.grad.shape) for each in optimizer.parameters if each.grad is not None] == [(1, 2)]
+
+
 def test_clipping_sees_one_gradient_per_distinct_id() -> None:
     bag = make_bag()
     optimizer = mt.nn.TableOptimizer(bag)
