@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["PsLimits", "PsListenConfig", "PsRecoveryConfig", "PsTableConfig", "ServerConfig"]
 
+_LONGEST_S = 1e9
+"""The clocks of the threads cannot wait much longer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PsListenConfig:
@@ -95,7 +98,7 @@ class PsTableConfig:
             raise ConfigError(f"memory_limit_bytes is {self.memory_limit_bytes}; give at least 1, or None")
         if self.when_full not in (None, *get_args(WhenFull)):
             raise ConfigError(f"when_full is {self.when_full!r}, expected 'refuse', 'evict_oldest' or None")
-        _check_above_zero(self, "cut_lease_s", "hold_lease_s")
+        _check_durations(self, "cut_lease_s", "hold_lease_s")
         if self.evict_every_hours is not None:
             _check_above_zero(self, "evict_every_hours")
 
@@ -116,7 +119,7 @@ class PsRecoveryConfig:
     """Seconds between two segments of the log; a crash loses at most that much of the acknowledged updates."""
 
     def __post_init__(self) -> None:
-        _check_above_zero(self, "delta_interval_s")
+        _check_durations(self, "delta_interval_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, init=False)
@@ -154,3 +157,11 @@ def _check_above_zero(owner: object, *names: str) -> None:
     for name in names:
         if not getattr(owner, name) > 0:
             raise ConfigError(f"{name} is {getattr(owner, name)}; give a number above 0")
+
+
+def _check_durations(owner: object, *names: str) -> None:
+    for name in names:
+        if not 0 < getattr(owner, name) <= _LONGEST_S:
+            raise ConfigError(
+                f"{name} is {getattr(owner, name)}, expected a number above 0 and at most {_LONGEST_S:g}; give seconds"
+            )

@@ -169,9 +169,10 @@ class DurableLog:
         """
         with self._lock:
             yield
-            generation = None if self._writer is None else self._writer.log
-            self._close()
-            self._open(model, shard, 0, generation)
+            if self._writer is None:
+                self._open(model, shard, 0, None)
+            else:  # it stays open: a server without a writer would lose updates in silence
+                self._writer.begin_again()
             sequence = self.flush()
             assert self._writer is not None
             self._writer.compact(sequence)

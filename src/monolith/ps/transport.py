@@ -230,4 +230,4 @@ def data_plane_addresses(greetings: Sequence[Greeting]) -> list[str] | None:
 def _milliseconds(timeout_s: float) -> int:
     if timeout_s <= 0:
         raise RpcTimeout("the deadline passed before the call was sent")
-    return max(1, min(int(timeout_s * 1000), (1 << 31) - 1))
+    return max(1, int(min(timeout_s * 1000, (1 << 31) - 1)))

@@ -5,14 +5,15 @@ from __future__ import annotations
 import errno
 import urllib.request
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from monolith.artifacts.delta_log import DeltaReader, DeltaWriter
-from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ShardUnavailable
+from monolith.artifacts.delta_log import DeltaReader, DeltaWriter, writer
+from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, MonolithError, ShardUnavailable
 from monolith.embedding import Adagrad, MultiTable, RandomUniform, Sgd, SliceSpec, TableSpec
 from monolith.embedding.snapshot import read_manifest
 from monolith.ps import ParameterServer, RemoteStore, ServerConfig, messages
@@ -270,6 +271,27 @@ def test_after_the_restore_of_an_older_snapshot_a_crash_recovers_the_restored_ro
         store.flush_deltas()
         for index in range(2):
             crash(servers, index, recover_from=tmp_path / "newest")
+        assert rows(store) == learnt(0, 2)
+
+
+def test_updates_after_a_restore_are_durable_although_no_descriptor_was_free(
+    durable: Callable[..., PsServers], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    servers = durable(1)
+    with RemoteStore(servers.addresses, [TABLE]) as store:
+        learn(store, 0)
+        store.snapshot(tmp_path / "older")
+        learn(store, 1)
+        with monkeypatch.context() as full, suppress(MonolithError):
+
+            def fail(*_: Any) -> int:
+                raise OSError(errno.EMFILE, "Too many open files")
+
+            full.setattr(writer, "_claim", fail)
+            store.restore(tmp_path / "older")
+        learn(store, 2)
+        store.flush_deltas()
+        crash(servers, 0)
         assert rows(store) == learnt(0, 2)
 
 

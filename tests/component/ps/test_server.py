@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import socket
 import subprocess
@@ -101,6 +102,9 @@ def test_a_server_whose_port_is_taken_leaves_its_metrics_port_free(serve: Callab
         ({"memory_limit_bytes": 0}, "memory_limit_bytes is 0"),
         ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
         ({"cut_lease_s": 0}, "cut_lease_s is 0"),
+        ({"cut_lease_s": math.inf}, "cut_lease_s is inf, expected a number above 0 and at most"),
+        ({"hold_lease_s": math.inf}, "hold_lease_s is inf"),
+        ({"delta_interval_s": 1e10}, "delta_interval_s is 10000000000.0"),
     ],
 )
 def test_impossible_settings_are_refused(settings: dict[str, Any], message: str) -> None:

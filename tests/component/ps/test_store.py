@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -203,6 +204,13 @@ def test_a_pull_with_one_server_away_returns_nothing_and_names_it(serve: Any, st
     servers.servers[1].stop(0)
     with pytest.raises(MonolithError, match=servers.addresses[1]):
         store.pull({"user": np.arange(4)})
+
+
+@TRANSPORTS
+def test_a_timeout_may_be_infinite(serve: Any, store_of: Any, transport: str) -> None:
+    store = store_of(serve(1), transport=transport, timeout_s=math.inf, retries=RetryPolicy(attempts=1))
+    store.push({"user": np.arange(4)}, {"user": np.full((4, 2), -1, np.float32)})
+    assert (store.pull({"user": np.arange(4)})["user"] == 1).all()
 
 
 @TRANSPORTS
