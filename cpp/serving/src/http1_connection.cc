@@ -1,4 +1,5 @@
 // http1_connection.cc: requests of one connection, answered in order.
+#include <algorithm>
 #include <optional>
 
 #include "io_thread.h"
@@ -27,15 +28,12 @@ class Http1Connection final : public Connection {
     if (!is_answering_ || ticket != ticket_) return;
     is_answering_ = false;
     caller_.reset();
-    release();
     const bool is_last = !keeps_alive_ || io_.is_draining();
-    send(write_http1(answer, is_head_, is_last));
+    send_answer(write_http1(answer, is_head_, is_last));
     if (!is_open()) return;
     if (is_last) {
       end();
-    } else if (has_unsent()) {
-      deadline_ = Clock::now() + io_.config().read;
-    } else {
+    } else if (!has_unsent()) {
       expect_next();
     }
   }
@@ -46,8 +44,10 @@ class Http1Connection final : public Connection {
       refuse(HttpError(504, "the request timed out; send fewer rows, or use another replica"));
       return;
     }
-    if (head_ && !has_unsent()) {  // the time grows with the size of the body
-      deadline_ = begun_ + io_.config().read + time_of(chunks_ ? chunks_->body.size() : in_.size());
+    if (head_ || has_unsent()) {  // the time grows with the bytes that move
+      const std::size_t received = chunks_ ? chunks_->body.size() : in_.size();
+      const std::size_t taken = sent() - std::min(sent(), burst_);
+      deadline_ = begun_ + io_.config().read + time_of(has_unsent() ? taken : received);
       if (now < deadline_) return;
     }
     if (has_unsent() || is_closing_ || (in_.empty() && !head_)) {
@@ -58,7 +58,12 @@ class Http1Connection final : public Connection {
   }
 
   void close_if_idle() override {
-    if (!is_answering_ && !head_ && in_.empty()) close();
+    if (is_answering_ || head_ || !in_.empty()) return;
+    if (has_unsent()) {  // the client still reads an answer
+      end();
+    } else {
+      close();
+    }
   }
 
  protected:
@@ -77,7 +82,8 @@ class Http1Connection final : public Connection {
 
   void on_end() override {
     // A client that has sent its request may close its sending half and wait. TLS has no half-close.
-    if (is_answering_ && !has_tls()) {
+    if ((is_answering_ || has_unsent()) && !has_tls()) {
+      has_ended_ = true;
       keeps_alive_ = false;
       set_reading(false);
       return;
@@ -86,11 +92,19 @@ class Http1Connection final : public Connection {
   }
 
   void on_flushed() override {
-    if (!is_answering_ && !is_closing_) expect_next();
+    if (is_answering_) return;
+    if (has_ended_) {
+      close();
+    } else if (is_closing_) {
+      linger();
+    } else {
+      expect_next();
+    }
   }
 
   void on_close() override {
     if (caller_ != nullptr) caller_->leave();
+    caller_.reset();
     release();
   }
 
@@ -121,6 +135,7 @@ class Http1Connection final : public Connection {
       request->begun = Clock::now();
       request->deadline = deadline_ = request->begun + io_.config().answer;
       caller_ = std::make_shared<ConnectionCaller>(io_.shared_from_this(), weak_from_this(), ++ticket_);
+      caller_->hold(std::exchange(reserved_, 0));
       request->caller = caller_;
       io_.service().submit(std::move(*request));
     } catch (const HttpError& error) {
@@ -201,6 +216,12 @@ class Http1Connection final : public Connection {
 
   void release() { io_.release(std::exchange(reserved_, 0)); }
 
+  void send_answer(const std::string& bytes) {
+    begin();
+    send(bytes);
+    burst_ = sent();
+  }
+
   // Sends an error and closes: the start of the next request is unknown.
   void refuse(const HttpError& error) {
     is_answering_ = false;
@@ -212,7 +233,7 @@ class Http1Connection final : public Connection {
     answer.status = error.status();
     answer.body = write_error(error.what());
     answer.headers = error.headers();
-    send(write_http1(answer, false, true));
+    send_answer(write_http1(answer, false, true));
     if (is_open()) end();
   }
 
@@ -223,10 +244,14 @@ class Http1Connection final : public Connection {
     head_.reset();
     chunks_.reset();
     in_ = {};
-    const Clock::duration second = std::chrono::seconds(1);
-    deadline_ = Clock::now() + std::min(second, io_.config().read);
     set_reading(true);
     end_sending();
+    if (!has_unsent()) linger();
+  }
+
+  void linger() {
+    const Clock::duration second = std::chrono::seconds(1);
+    deadline_ = Clock::now() + std::min(second, io_.config().read);
   }
 
   std::string in_;
@@ -235,11 +260,13 @@ class Http1Connection final : public Connection {
   std::shared_ptr<ConnectionCaller> caller_;
   std::uint64_t ticket_ = 0;
   std::size_t reserved_ = 0;
-  Clock::time_point begun_{};
+  std::size_t burst_ = 0;      // bytes of the answer that the system took without the client
+  Clock::time_point begun_{};  // of the request, then of its answer
   Clock::time_point deadline_;
   bool is_answering_ = false;
   bool is_head_ = false;
   bool is_closing_ = false;
+  bool has_ended_ = false;  // the client ended its sending half
   bool keeps_alive_ = true;
 };
 

@@ -100,7 +100,7 @@ struct Stream {
   std::size_t sent = 0;
   Headers trailers;
   Clock::time_point begun;
-  Clock::time_point deadline;  // to send the request, and to read the answer
+  Clock::time_point deadline;  // to send the request, to be answered, and to read the answer
   std::shared_ptr<ConnectionCaller> caller;
 };
 
@@ -130,16 +130,19 @@ class Http2Connection final : public Connection {
     }
     std::vector<std::int32_t> late;
     for (const auto& [id, stream] : streams_) {
-      if (stream->is_received && !stream->is_answered) continue;  // the service answers, at the latest at the deadline
-      Clock::time_point deadline = stream->deadline;
-      if (!stream->is_received) {
-        deadline += std::chrono::duration_cast<Clock::duration>(
-            std::chrono::duration<double>(static_cast<double>(stream->in.size()) / kSlowestStreamBytesPerS));
-      }
-      if (now >= deadline) late.push_back(id);
+      // The time grows with the bytes that move.
+      const std::size_t moved = stream->is_received ? stream->sent : stream->in.size();
+      const std::chrono::duration<double> more{static_cast<double>(moved) / kSlowestStreamBytesPerS};
+      if (now >= stream->deadline + std::chrono::duration_cast<Clock::duration>(more)) late.push_back(id);
     }
     for (const std::int32_t id : late) {
-      nghttp2().nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+      Stream& stream = *streams_.at(id);
+      if (stream.caller != nullptr) {
+        stream.caller->leave();
+        refuse(stream, Code::kDeadlineExceeded, "the request timed out; send fewer rows, or use another replica");
+      } else {
+        nghttp2().nghttp2_submit_rst_stream(session_, NGHTTP2_FLAG_NONE, id, NGHTTP2_CANCEL);
+      }
     }
     if (!late.empty()) pump();
   }
@@ -274,7 +277,12 @@ class Http2Connection final : public Connection {
         return refuse(*stream, Code::kResourceExhausted, "the server has too many requests; retry later");
       }
       stream->reserved = whole;
-      stream->in.reserve(whole);
+      try {
+        stream->in.reserve(whole);
+      } catch (const std::bad_alloc&) {
+        return refuse(*stream, Code::kResourceExhausted,
+                      "the message needs more memory than there is; send fewer rows");
+      }
     }
     if (size > most || (stream->reserved > 0 && size > stream->reserved)) {
       return refuse(*stream, Code::kInternal, "the message is longer than its frame of gRPC");
@@ -336,12 +344,14 @@ class Http2Connection final : public Connection {
       if (const auto asked = read_grpc_timeout(text)) time = std::min(time, *asked);
     }
     request.deadline = request.begun + time;
+    stream.deadline = request.deadline + io_.config().read;  // the service answers before
     request.headers = std::move(stream.headers);
     stream.in.erase(0, kGrpcPrefixBytes);
     request.body = std::move(stream.in);
     stream.in = {};
     stream.caller = std::make_shared<ConnectionCaller>(io_.shared_from_this(), weak_from_this(),
                                                        static_cast<std::uint64_t>(stream.id));
+    stream.caller->hold(std::exchange(stream.reserved, 0));
     request.caller = stream.caller;
     io_.service().submit(std::move(request));
   }

@@ -25,6 +25,7 @@ namespace {
 constexpr int kAcceptsPerTurn = 64;
 constexpr std::size_t kReadBytes = 256 << 10;
 constexpr int kReadsPerTurn = 4;
+constexpr int kTlsReadsPerTurn = 64;                // of at most 16 KiB each
 constexpr std::size_t kKeptOutputBytes = 16 << 10;  // an idle connection holds no larger buffer
 
 Clock::duration sweep_pause(const ServerConfig& config) {
@@ -53,7 +54,12 @@ IoThread::IoThread(std::shared_ptr<const ServerConfig> config, std::shared_ptr<S
       tls_(std::move(tls)),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (epoll_ < 0 || wake_ < 0) throw engine::IoError("open", "epoll", errno);
+  if (epoll_ < 0 || wake_ < 0) {
+    const int code = errno;
+    ::close(epoll_);
+    ::close(wake_);
+    throw engine::IoError("open", "epoll", code);
+  }
   scratch_.resize(kReadBytes);
   watch(wake_, EPOLLIN, true);
 }
@@ -282,10 +288,6 @@ Connection::Connection(IoThread& io, int socket, std::unique_ptr<TlsStream> tls)
   io_.watch(socket_, watched_, true);
 }
 
-Connection::~Connection() {
-  if (socket_ >= 0) ::close(socket_);
-}
-
 void Connection::close() {
   if (socket_ < 0) return;
   on_close();
@@ -310,8 +312,8 @@ void Connection::on_ready(std::uint32_t events) {
 
 void Connection::read_all() {
   std::vector<char>& scratch = io_.scratch();
-  // OpenSSL may hold bytes that epoll does not report, so such a connection is read to its end.
-  for (int turn = 0; (turn < kReadsPerTurn || tls_ != nullptr) && is_open() && is_reading_; ++turn) {
+  const int turns = tls_ == nullptr ? kReadsPerTurn : kTlsReadsPerTurn;
+  for (int turn = 0; turn < turns && is_open() && is_reading_; ++turn) {
     std::ptrdiff_t found = 0;
     if (tls_ != nullptr) {
       found = tls_->receive(scratch.data(), scratch.size());
@@ -331,6 +333,16 @@ void Connection::read_all() {
     on_data({scratch.data(), static_cast<std::size_t>(found)});
     if (tls_ == nullptr && static_cast<std::size_t>(found) < scratch.size()) return;
   }
+  if (is_open() && is_reading_) read_later();
+}
+
+void Connection::read_later() {
+  // OpenSSL may hold bytes that epoll does not report.
+  if (tls_ == nullptr || std::exchange(is_read_later_, true)) return;
+  io_.post([self = shared_from_this()] {
+    self->is_read_later_ = false;
+    if (self->is_open()) self->on_ready(EPOLLIN);
+  });
 }
 
 void Connection::send(std::string_view bytes) {
@@ -370,14 +382,10 @@ bool Connection::flush() {
 }
 
 void Connection::set_reading(bool is_reading) {
-  const bool resumes = is_reading && !is_reading_ && tls_ != nullptr;
+  const bool resumes = is_reading && !is_reading_;
   is_reading_ = is_reading;
   if (is_open()) update_watch();
-  if (resumes) {
-    io_.post([self = shared_from_this()] {
-      if (self->is_open()) self->on_ready(EPOLLIN);
-    });
-  }
+  if (resumes) read_later();
 }
 
 void Connection::end_sending() {

@@ -97,8 +97,9 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
 // One client. Runs in its I/O thread.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
+  // The socket is closed by close(), not by a constructor that fails.
   Connection(IoThread& io, int socket, std::unique_ptr<TlsStream> tls);
-  virtual ~Connection();
+  virtual ~Connection() = default;
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -121,6 +122,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void send(std::string_view bytes);
   [[nodiscard]] bool has_unsent() const noexcept { return sent_ < out_.size(); }
   [[nodiscard]] std::size_t unsent() const noexcept { return out_.size() - sent_; }
+  // Bytes that are sent of those since the last time when none were left.
+  [[nodiscard]] std::size_t sent() const noexcept { return sent_; }
   void set_reading(bool is_reading);
   void end_sending();
   [[nodiscard]] bool has_tls() const noexcept { return tls_ != nullptr; }
@@ -129,6 +132,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
  private:
   void read_all();
+  // Reads on after the other connections had their turn.
+  void read_later();
   bool flush();
   void update_watch();
 
@@ -138,20 +143,31 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::size_t sent_ = 0;
   bool is_reading_ = true;
   bool is_ending_ = false;  // the sending half ends after the last byte
+  bool is_read_later_ = false;
   std::uint32_t watched_ = 0;
 };
 
-// The client of one request on a connection.
+// The client of one request on a connection. The bytes of the body count until the request is answered or gone, also
+// where the client has left.
 class ConnectionCaller final : public Caller {
  public:
   ConnectionCaller(std::shared_ptr<IoThread> io, std::weak_ptr<Connection> connection, std::uint64_t ticket)
       : io_(std::move(io)), connection_(std::move(connection)), ticket_(ticket) {}
-  void answer(Answer answer) override { io_->answer(connection_, ticket_, std::move(answer)); }
+  ~ConnectionCaller() override { release(); }
+  void answer(Answer answer) override {
+    release();
+    io_->answer(connection_, ticket_, std::move(answer));
+  }
+  // Takes over bytes that are reserved.
+  void hold(std::size_t reserved) noexcept { reserved_ = reserved; }
 
  private:
+  void release() noexcept { io_->release(reserved_.exchange(0)); }
+
   std::shared_ptr<IoThread> io_;
   std::weak_ptr<Connection> connection_;
   std::uint64_t ticket_;
+  std::atomic<std::size_t> reserved_{0};
 };
 
 [[nodiscard]] std::shared_ptr<Connection> make_http1(IoThread& io, int socket, std::unique_ptr<TlsStream> tls);

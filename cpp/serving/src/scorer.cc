@@ -55,9 +55,14 @@ Answer make_failure(Api api, Code code, const std::string& text) {
 }
 
 Scorer::Scorer(QueueConfig config, RequestStats& stats) : config_(config), stats_(stats) {
-  for (std::size_t i = 0; i < std::max<std::size_t>(config_.threads, 1); ++i) {
-    threads_.emplace_back([this] { serve(); });
-    pthread_setname_np(threads_.back().native_handle(), ("score-" + std::to_string(i)).c_str());
+  try {
+    for (std::size_t i = 0; i < std::max<std::size_t>(config_.threads, 1); ++i) {
+      threads_.emplace_back([this] { serve(); });
+      pthread_setname_np(threads_.back().native_handle(), ("score-" + std::to_string(i)).c_str());
+    }
+  } catch (...) {  // the system has no further thread
+    close({});
+    throw;
   }
 }
 

@@ -81,7 +81,12 @@ Server::Server(ServerConfig config, std::shared_ptr<Service> service)
     threads.front()->listen(grpc.socket, Api::kGrpc, all);
   }
   threads_ = std::move(threads);
-  for (const auto& thread : threads_) thread->start();
+  try {
+    for (const auto& thread : threads_) thread->start();
+  } catch (...) {
+    close({});
+    throw;
+  }
 }
 
 void Server::close(Clock::duration drain) {

@@ -6,6 +6,7 @@ import gzip
 import json
 import socket
 import ssl
+import struct
 import threading
 import time
 import tracemalloc
@@ -99,6 +100,7 @@ def split(answer: bytes) -> tuple[int, dict[str, str], bytes]:
 
 PYTHON_LOOP = pytest.mark.parametrize("http", ["python"], indirect=True)
 """For tests that run code in the loop of the Python server."""
+NATIVE = pytest.mark.parametrize("http", ["native"], indirect=True)
 CLOSE = b"Host: x\r\nConnection: close\r\n"
 
 
@@ -455,6 +457,52 @@ def test_bodies_of_all_clients_together_are_bounded(http: Callable[..., HttpServ
     eventually(lambda: server.pending_bytes == 0)
     assert split(talk(server, head + b"x" * 700_000))[0] == 200
     assert server.pending_bytes == 0
+
+
+@NATIVE
+def test_a_body_counts_until_its_request_is_answered_also_without_its_client(
+    http: Callable[..., HttpServer], echo: Echo
+) -> None:
+    server = http(max_body=1 << 20, max_pending=1 << 20)
+    head = b" HTTP/1.1\r\nHost: x\r\nContent-Length: 700000\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as left:
+        left.sendall(b"POST /held" + head + b"x" * 700_000)
+        assert echo.arrived.wait(60)
+        left.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the client resets
+    eventually(lambda: not server.connections)
+    assert server.pending_bytes == 700_000, "the request still has its body"
+    assert split(talk(server, b"POST /" + head, whole=False))[0] == 503
+    echo.held.set()
+    eventually(lambda: server.pending_bytes == 0)
+
+
+@pytest.mark.parametrize("way", ["keep", "close", "half close", "stop"])
+def test_a_client_gets_all_of_a_large_response_that_it_reads_slowly(way: str) -> None:
+    size, per_s = 32 << 20, 10 << 20
+    server = NativeHttp(lambda request, reply: reply(200, bytes(size), "text/plain"), HttpLimits(read_s=1.0))
+    stopping = threading.Thread(target=server.close, args=(60.0,))
+    try:
+        with socket.socket() as connection:
+            connection.settimeout(60)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
+            connection.connect(("127.0.0.1", server.port))
+            connection.sendall(b"GET / HTTP/1.1\r\n" + (CLOSE if way == "close" else b"Host: x\r\n") + b"\r\n")
+            head, _, rest = connection.recv(1 << 16).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            if way == "half close":
+                connection.shutdown(socket.SHUT_WR)
+            elif way == "stop":
+                stopping.start()
+            got, begun_s = len(rest), time.monotonic()
+            while got < size and (part := connection.recv(1 << 16)):
+                got += len(part)
+                time.sleep(max(0.0, got / per_s - (time.monotonic() - begun_s)))
+            assert got == size
+    finally:
+        if way == "stop":
+            stopping.join(60)
+        else:
+            server.close()
 
 
 def test_sockets_in_a_tls_handshake_count_as_connections_and_time_out(echo: Echo, authority: Authority) -> None:

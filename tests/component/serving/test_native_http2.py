@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import http.client
+import socket
+import ssl
 import struct
+import threading
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import grpc
 import pytest
 
+from monolith import _native
 from monolith.serving import ModelServer, ServingConfig, servable_loader
 from monolith.serving.api import messages
 from monolith.testing.eventually import eventually
+from monolith.testing.processes.certificates import Authority
 from raw_http2 import (
     CANCEL,
     CONTINUATION,
@@ -26,11 +35,15 @@ from raw_http2 import (
     PREFACE,
     RST_STREAM,
     SETTINGS,
+    WINDOW_UPDATE,
     RawHttp2,
     frame,
     headers,
     message,
 )
+
+UNKNOWN = 0x20
+"""A kind of frame that no server knows."""
 
 
 @pytest.fixture(scope="module")
@@ -146,6 +159,91 @@ def test_silent_and_slow_clients_are_disconnected() -> None:
         assert front._server is not None
         transport = front._server
         eventually(lambda: transport.connections == 0)
+
+
+def native_server(stack: ExitStack, **settings: Any) -> tuple[_native.ScoreService, _native.ScoreServer]:
+    """Start a server with one I/O thread, whose requests no thread takes."""
+    service = _native.ScoreService(
+        threads=1, max_rows=1, wait_s=0.0, max_queued_rows=1, max_queued_bytes=1, bounds_us=[1], max_values=1
+    )
+    stack.callback(service.close, 0.0)
+    bounds = {"max_body": 1 << 20, "max_pending": 1 << 20, "max_connections": 10}
+    times = {"idle_s": 60.0, "read_s": 30.0, "answer_s": 30.0}
+    names = ("token", "admin_token", "cert_file", "key_file", "ca_file")
+    common: dict[str, Any] = {**bounds, **times, **dict.fromkeys(names, ""), **settings}
+    server = _native.ScoreServer(service, host="127.0.0.1", rest_port=0, grpc_port=0, io_threads=1, **common)
+    stack.callback(server.close, 0.0)
+    return service, server
+
+
+def test_a_call_without_a_deadline_that_no_thread_takes_ends() -> None:
+    with ExitStack() as stack:
+        service, server = native_server(stack, answer_s=0.1, read_s=0.1)
+        channel = stack.enter_context(grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}"))
+        with pytest.raises(grpc.RpcError) as late:
+            channel.unary_unary(HEALTH)(b"", timeout=30)
+        assert "the request timed out" in (late.value.details() or "")
+        call = service.next_call(10.0)
+        assert call is not None
+        assert not call.is_wanted
+
+
+def test_a_client_gets_all_of_a_large_answer_that_it_reads_slowly() -> None:
+    size, per_s, got = 1 << 20, 512 << 10, 0
+    with ExitStack() as stack:
+        service, server = native_server(stack, read_s=0.3)
+        place = cast(Any, SimpleNamespace(address=f"127.0.0.1:{server.grpc_port}"))
+        client = stack.enter_context(RawHttp2(place))
+        client.send(frame(HEADERS, END_HEADERS, 1, headers()), frame(DATA, END_STREAM, 1, message(b"")))
+        call = service.next_call(60.0)
+        assert call is not None
+        call.answer(200, bytes(size))
+        for kind, flags, _, payload in client.frames():
+            if kind == RST_STREAM or (kind == HEADERS and flags & END_STREAM):
+                break
+            if kind == DATA and payload:
+                got += len(payload)
+                time.sleep(len(payload) / per_s)
+                more = struct.pack(">I", len(payload))
+                client.send(frame(WINDOW_UPDATE, 0, 0, more), frame(WINDOW_UPDATE, 0, 1, more))
+    assert got == len(message(bytes(size)))
+
+
+def test_a_client_that_floods_over_tls_leaves_turns_to_others(authority: Authority) -> None:
+    named = authority.sign("localhost", "DNS:localhost", "IP:127.0.0.1")
+    context = ssl.create_default_context(cafile=authority.ca_file)
+    ignored = frame(UNKNOWN, 0, 0) * 100_000
+    received, sent = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = context.wrap_bio(received, sent, server_hostname="localhost")
+    with ExitStack() as stack:
+        files = {"cert_file": str(named.cert_file), "key_file": str(named.key_file)}
+        service, server = native_server(stack, **files)
+        raw = stack.enter_context(socket.create_connection(("127.0.0.1", server.grpc_port), timeout=60))
+        while True:
+            try:
+                client.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                raw.sendall(sent.read())
+                received.write(raw.recv(1 << 16))
+        client.write(PREFACE + frame(SETTINGS, 0, 0))
+        flood = bytearray()
+        for _ in range(100):
+            client.write(ignored)
+            flood += sent.read()  # encrypted before, so that the client sends faster than the server reads
+        sender = threading.Thread(target=raw.sendall, args=(flood,))
+        other = http.client.HTTPSConnection("127.0.0.1", server.rest_port, context=context, timeout=60)
+        stack.callback(other.close)
+        other.connect()
+        sender.start()
+        raw.settimeout(60)
+        other.request("GET", "/")
+        call = service.next_call(60.0)
+        assert sender.is_alive(), "the other client waited for the end of the flood"
+        assert call is not None
+        call.answer(200, b"", "text/plain")
+        assert other.getresponse().status == 200
+        sender.join(60)
 
 
 def test_a_token_is_checked_before_the_message(tmp_path: Path) -> None:
