@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -44,7 +45,7 @@ class ModelSourceConfig:
     """Seconds between two scans for new versions; 0 scans only at the start."""
 
     def __post_init__(self) -> None:
-        _check_not_negative(self, "model_config_poll_s", "version_poll_s")
+        _check_seconds(self, "model_config_poll_s", "version_poll_s")
         if self.models and self.model_config_file is not None:
             raise ConfigError("models and model_config_file are set, expected only one of them")
         names = [model.name for model in self.models]
@@ -111,9 +112,9 @@ class TimeoutConfig:
 
     def __post_init__(self) -> None:
         for name in ("request_timeout_s", "idle_timeout_s", "read_timeout_s"):
-            if not getattr(self, name) > 0:
-                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected a number above 0")
-        _check_not_negative(self, "drain_s")
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected a finite number above 0")
+        _check_seconds(self, "drain_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,6 +218,12 @@ def _check_positive(owner: object, *names: str) -> None:
     for name in names:
         if getattr(owner, name) < 1:
             raise ConfigError(f"{name} is {getattr(owner, name)!r}, expected at least 1")
+
+
+def _check_seconds(owner: object, *names: str) -> None:
+    for name in names:  # a thread cannot wait for infinity
+        if not (getattr(owner, name) >= 0 and math.isfinite(getattr(owner, name))):
+            raise ConfigError(f"{name} is {getattr(owner, name)!r}, expected a finite number from 0")
 
 
 def _check_not_negative(owner: object, *names: str) -> None:

@@ -36,6 +36,9 @@ __all__ = ["ModelServer"]
 
 logger = logging.getLogger(__name__)
 
+_SCAN_END_S = 2.0
+"""How long a stop waits for the end of a scan."""
+
 
 class ModelServer:
     """Serves models. ``start`` opens the ports; ``stop`` drains current requests and closes them.
@@ -169,8 +172,8 @@ class ModelServer:
         self.queue.close(drain_s)
         if self._native is not None:
             self._native.close(drain_s)
-        for thread in self._pollers:
-            thread.join()
+        for thread in self._pollers:  # a scan may download a version for minutes; it changes no closed models
+            thread.join(_SCAN_END_S)
         self.models.close()
         self._log.close()
         if self._impressions is not None:

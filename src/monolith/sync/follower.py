@@ -27,6 +27,7 @@ from monolith.core.errors import (
     SnapshotCorrupt,
 )
 from monolith.embedding import MultiTable
+from monolith.sync.cut_pace import CutPace
 from monolith.sync.dense_versions import DenseReader
 from monolith.sync.row_updates import Move, plan_update, rebuild_tables
 
@@ -127,6 +128,7 @@ class Follower:
         name: Name of the model in log lines.
         on_applied: Called with every cut after it was applied.
         on_damaged: Called when the files of a cut stay damaged; a subscription then requests them again.
+        is_part: Whether other processes hold parts of the same model, so that all should move to the same cuts.
     """
 
     def __init__(
@@ -139,6 +141,7 @@ class Follower:
         name: str = "",
         on_applied: Callable[[Cut], None] | None = None,
         on_damaged: Callable[[], None] | None = None,
+        is_part: bool = False,
     ) -> None:
         if not poll_s > 0:
             raise ConfigError(f"poll_s is {poll_s!r}, expected a number above 0")
@@ -151,6 +154,7 @@ class Follower:
         self._on_damaged = on_damaged or (lambda: None)
         self._damaged = 0
         self._pause_s = poll_s
+        self._pace = CutPace() if is_part else None
         self._dense = DenseReader(root)
         self._at: Mapping[int, LogPosition] = {}
         self._status = FollowerStatus()
@@ -218,12 +222,15 @@ class Follower:
         cut = read_cut(self._root)
         if cut is not None and cut == self._refused:
             return False  # one attempt per cut; the next cut starts from the state shown now
+        started_s = self._clock.monotonic_s()
+        is_taken = cut is None or self._pace is None or self._pace.takes(cut.number, started_s)
         if cut is None or cut == self._status.applied:
             if self._status.error:
                 self._status = replace(self._status, error="")
             return False
         self._status = replace(self._status, newest=cut)
-        started_s = self._clock.monotonic_s()
+        if not is_taken and not self._status.error:
+            return False
         weights, stamps = self._dense.changes(cut.dense) if self._target.has_weights and cut.dense else ({}, None)
         try:
             rows = self._move(cut, weights)
@@ -232,6 +239,8 @@ class Follower:
             raise
         if stamps is not None:
             self._dense.mark_applied(stamps)
+        if self._pace is not None:
+            self._pace.note_move(cut.number, self._clock.monotonic_s() - started_s, is_rebuild=rows is None)
         self._status = replace(self._status, applied=cut, error="")
         self._on_applied(cut)
         logger.log(
@@ -262,8 +271,9 @@ class Follower:
                     target.apply(move, weights=weights, cut=cut)
                 except CutRefused:
                     raise
-                except BaseException:  # rows may have changed in part: rebuild all of them at the next attempt
-                    self._at = {}
+                except BaseException:
+                    if move.has_begun:  # rows may have changed in part: rebuild all of them at the next attempt
+                        self._at = {}
                     raise
         self._at = update.positions
         return None if update.is_full_rebuild else update.rows

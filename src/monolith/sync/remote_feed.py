@@ -329,8 +329,11 @@ class FeedDownload:
             return
         target.parent.mkdir(parents=True, exist_ok=True)
         part = self.folder / "receiving.part"
-        retry(_RETRIES, lambda: storage.download_file(f"{url}/{name}", part), is_retryable=_is_passing)
-        part.replace(target)
+        try:
+            retry(_RETRIES, lambda: storage.download_file(f"{url}/{name}", part), is_retryable=_is_passing)
+            part.replace(target)
+        finally:
+            part.unlink(missing_ok=True)  # a part of a file must not keep a disk full
 
     def _place_cut(self, content: bytes) -> None:
         """Make a cut the current one, once it is readable and its files are here.

@@ -49,6 +49,8 @@ class Move:
     def __init__(self, segments: Sequence[Segment], keep: tuple[int, int]) -> None:
         self._segments = segments
         self._keep = keep
+        self.has_begun = False
+        """Whether ``apply`` was called."""
 
     def apply(self, tables: MultiTable) -> None:
         """Replay the segments into tables.
@@ -56,6 +58,7 @@ class Move:
         Raises:
             SchemaMismatch: The segments belong to other tables. The segment that fails changes nothing.
         """
+        self.has_begun = True
         natives = [tables[name]._native for name in tables]
         for segment in self._segments:
             _native.replay_delta(str(segment.path), natives, *self._keep)

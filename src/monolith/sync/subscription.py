@@ -98,8 +98,7 @@ class Subscription:
         pause_s = _FIRST_PAUSE_S
         while not self._ended.is_set():
             try:
-                if self._receive():
-                    pause_s = _FIRST_PAUSE_S
+                self._receive()
                 error = f"{self.address} closed the feed"
             except (MonolithError, OSError) as failed:
                 error = str(failed)
@@ -110,6 +109,8 @@ class Subscription:
                 return
             if self._renews:
                 continue
+            if not self.error:  # a cut has arrived since the last failure
+                pause_s = _FIRST_PAUSE_S
             if error != self.error:
                 logger.warning("feed disconnected, reconnecting address=%s error=%s", self.address, error)
             self.error = error
@@ -118,21 +119,20 @@ class Subscription:
             self._ended.wait(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _receive(self) -> bool:
-        """Store messages until the connection ends; return whether a cut arrived.
+    def _receive(self) -> None:
+        """Store messages until the connection ends.
 
         Raises:
             MonolithError: The connection failed, or a message is invalid.
         """
         cache = self._cache
+        renews, self._renews = self._renews, False  # first: ``_run`` makes no pause while it is set
         cache.begin()
-        positions = {} if self._renews else cache.positions()
-        self._renews = False
+        positions = {} if renews else cache.positions()
         request = FollowRequest(
             shards=[Position(log=each.log, sequence=each.sequence) for _, each in sorted(positions.items())]
         )
         channel = grpc.open_channel(self.address, self._security, 2 * PIECE_BYTES)
-        received_cut = False
         try:
             call = channel.unary_stream(
                 f"/{SERVICE}/Follow",
@@ -141,19 +141,17 @@ class Subscription:
             )(request)
             self._call = call
             if self._ended.is_set():
-                return False
+                return
             for message in call:
                 cut = cache.take(message)
                 if cut is None:
                     continue
-                received_cut = True
                 self.error = ""
                 self._is_settled.set()
                 grown = cache.added_bytes > max(_RENEWED_BYTES, 4 * cache.begun_bytes)
                 if message.has_newer_base and grown:
                     self._renews = True
-                    return True
-            return received_cut
+                    return
         except grpc.CallError as error:
             raise grpc.translate_error(error, "Follow", self.address) from error
         finally:

@@ -25,7 +25,7 @@ class Version(FollowedTables):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MultiTable([SPEC]).to_serving())
-        self.name, self.version = folder.parent.name, int(folder.name)
+        self.name, self.version, self.is_part = folder.parent.name, int(folder.name), False
         self._closers: list[Callable[[], None]] = []
 
     def mark_following(self) -> None:

@@ -23,6 +23,7 @@ from monolith.serving.api import impression_log, messages
 from monolith.serving.api.impression_log import REQUEST_KEY, ImpressionLog, ScoredRecords, stamp_record
 from monolith.stream.hashes import draw_uniform
 from monolith.stream.line_id import MESSAGES
+from monolith.testing.eventually import eventually
 from monolith.testing.fakes.linear_model import example, example_batch, instance
 from monolith.testing.processes.linear_server import LinearServer
 
@@ -125,6 +126,32 @@ def test_a_slow_or_full_stream_drops_records_and_counts_them(monkeypatch: pytest
     again.add(b"key", "example", [example(user=1), b"\xff"], 3, 4)
     again.close()
     assert refused == {"impression_dropped": 2, "impression_written": 1}
+
+
+def test_large_records_that_wait_for_a_slow_stream_take_bounded_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = example(user=1)
+    monkeypatch.setattr(impression_log, "_MAX_WAITING_BYTES", 3 * len(record))
+    outcomes: Counter[str] = Counter()
+    sink = SlowSink()
+    log = ImpressionLog(sink, 1.0, lambda outcome: outcomes.update([outcome]))
+    for _ in range(10):
+        log.add(b"key", "example", [record], 3, 4)
+    assert outcomes == {"impression_dropped": 7}
+    sink.gate.set()
+    eventually(lambda: outcomes["impression_written"] == 3 and not log._bytes, timeout_s=60)
+    log.add(b"key", "example", [record] * 5, 3, 4)  # an empty queue takes any request
+    log.close()
+    assert outcomes == {"impression_dropped": 7, "impression_written": 8}
+
+
+def test_lost_brokers_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    sink = SlowSink()
+    sink.gate.set()
+    log = ImpressionLog(sink, 1.0, lambda outcome: None)
+    for key in (b"full", b"full", b"full", b"key", b"full"):
+        log.add(key, "example", [example(user=1)], 3, 4)
+    log.close()
+    assert caplog.text.count("impression not written") == 2
 
 
 def test_a_share_of_the_requests_is_chosen_by_their_keys() -> None:

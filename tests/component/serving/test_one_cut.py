@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +33,7 @@ from monolith.serving import (
     servable_loader,
 )
 from monolith.serving.follow.following import Following
+from monolith.serving.requests.request_deadline import deadline
 from monolith.serving.servable import cut_state
 from monolith.serving.servable.cut_history import KEPT, KEPT_AT_MOST, CutKey, OtherCut, RowHistory, Undo, key_of
 from monolith.serving.servable.dense_states import DenseState, DenseStates
@@ -216,6 +218,30 @@ def test_a_part_that_stays_behind_is_an_error_that_names_it_or_a_marked_answer(
     assert parts_of(found["told"][0]) == (trainer.number, 1, trainer.number)
 
 
+@pytest.mark.parametrize("has_lost", [False, True])
+def test_a_marked_answer_arrives_before_the_deadline_and_names_all_parts(
+    has_lost: bool, exports: Path, tmp_path: Path, stack: ExitStack
+) -> None:
+    trainer = Trainer(tmp_path)
+    trainer.publish()
+    fleet = Fleet(exports / "own", trainer.root, stack)
+    ahead = fleet.serve("ps_0")
+    places = {"ps_0": [ahead.address], "ps_1": [fleet.serve("ps_1", poll_s=3600.0).address]}
+    fleet.following.pop(1)
+    trainer.publish()
+    fleet.wait_for(trainer.number)
+    entry = fleet.entry(places, timeout_s=5.0, allow_degraded=True)  # has never held the cut of ps_1
+    if has_lost:
+        ahead.stop(0.0)
+    begun_s = time.monotonic()
+    with deadline(begun_s + 2.0):  # of the request, before the timeout of the calls
+        found = entry.predict_features(SHOWN)
+    assert time.monotonic() - begun_s < 2.0
+    assert isinstance(found, DegradedOutputs)
+    assert sorted(found.missing) == (["ps_0", "ps_1"] if has_lost else ["ps_1"])
+    assert parts_of(found["told"][0]) == (0 if has_lost else 2, 1, 2)
+
+
 def test_an_entry_that_is_many_cuts_behind_its_parts_answers(exports: Path, tmp_path: Path, stack: ExitStack) -> None:
     trainer = Trainer(tmp_path)
     trainer.publish()
@@ -382,6 +408,19 @@ def test_a_history_drops_old_replaced_tables_and_the_cuts_before_them() -> None:
     assert history.keys == keys(4, 3)
     history.drop_replaced_tables(0.0)
     assert history.keys == keys(4, 3)
+
+
+def test_a_history_keeps_the_tables_of_one_replacement_only() -> None:
+    history = RowHistory()
+    history.record_move((0, 0))
+    replaced = []
+    for number in range(1, 6):  # a publisher that is started again and again
+        tables = MultiTable([TableSpec("t", [SliceSpec(1, optimizer=Sgd(), compressor=Fp32())])]).to_serving()
+        replaced.append(weakref.ref(tables))
+        history.record_move((number, 0), tables)
+    del tables
+    assert [each() is not None for each in replaced] == [False, False, False, False, True]
+    assert history.keys == keys(5, 4)
 
 
 def test_rows_between_two_cuts_are_never_the_rows_of_a_cut(exports: Path) -> None:

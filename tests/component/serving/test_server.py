@@ -34,10 +34,19 @@ from monolith.core.errors import (
 )
 from monolith.data.records.tfrecord import read_tfrecords
 from monolith.ps import Security
-from monolith.serving import BatchSettings, Client, ModelConfig, ModelServer, ServingConfig, VersionPolicy
+from monolith.serving import (
+    BatchSettings,
+    Client,
+    ModelConfig,
+    ModelServer,
+    ServingConfig,
+    VersionPolicy,
+    server,
+)
 from monolith.serving.api import messages, rest
 from monolith.serving.api.openapi import description
 from monolith.serving.api.rest_json import parse_body
+from monolith.serving.versions import hosted_models
 from monolith.testing.eventually import eventually
 from monolith.testing.fakes.linear_model import LinearModel, example, example_batch, instance, write_version
 from monolith.testing.processes.certificates import Authority
@@ -572,6 +581,9 @@ def test_a_server_with_an_authority_alone_never_starts_without_tls(native: Any, 
         ({"max_message_bytes": 1 << 31}, "less than 2 GiB"),
         ({"request_timeout_s": 0}, "request_timeout_s is 0"),
         ({"drain_s": -1}, "drain_s is -1"),
+        ({"drain_s": float("inf")}, "drain_s is inf, expected a finite number from 0"),
+        ({"request_timeout_s": float("inf")}, "request_timeout_s is inf, expected a finite number above 0"),
+        ({"version_poll_s": float("inf")}, "version_poll_s is inf"),
         ({"metrics_path": "x"}, "begins with /"),
         ({"models": [ModelConfig(name="a", base_path=Path("/x"))], "model_config_file": Path("y")}, "one of them"),
         ({"models": [ModelConfig(name="a", base_path=Path("/x"))] * 2}, "unique names"),
@@ -651,3 +663,53 @@ def test_a_small_gzip_body_of_millions_of_values_is_refused(serve: Callable[...,
         text = refused.value.read().decode()
         assert "unpacked body" in text if coding == "gzip" else "10000004 values" in text
         refused.value.close()
+
+
+def test_a_stop_does_not_wait_for_a_long_scan(
+    serve: Callable[..., LinearServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_scanning, is_scanned = threading.Event(), threading.Event()
+    served = serve(version_poll_s=0.01)
+
+    def download(config: ModelConfig) -> None:
+        is_scanning.set()
+        assert is_scanned.wait(60)
+
+    monkeypatch.setattr(server, "_SCAN_END_S", 0.1)
+    monkeypatch.setattr(hosted_models, "pull_versions", download)
+    assert is_scanning.wait(60)
+    stopping = threading.Thread(target=served.server.stop, args=(0.0,), daemon=True)
+    stopping.start()
+    stopping.join(30)
+    has_stopped = not stopping.is_alive()
+    is_scanned.set()
+    (scan,) = served.server._pollers
+    scan.join(60)
+    assert has_stopped
+    assert not scan.is_alive()
+    assert served.server.models.names() == []
+
+
+def test_a_health_check_does_not_wait_behind_scores(serve: Callable[..., LinearServer]) -> None:
+    served = serve(native="on", grpc_threads=1, max_calls=4)
+    gate, begun = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        begun.set()
+        assert gate.wait(60)
+
+    served.loaded[0].before_score = wait
+    scores: list[Any] = []
+    with served.client("grpc") as client, grpc.insecure_channel(served.server.address) as channel:
+        asking = [threading.Thread(target=lambda: scores.append(client.score(example()))) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        assert begun.wait(60)
+        try:
+            check = channel.unary_unary(f"/{messages.HEALTH_SERVICE}/Check")  # type: ignore[call-arg]
+            assert messages.HealthCheckResponse.FromString(check(b"", timeout=20)).status == 1
+        finally:
+            gate.set()
+            for thread in asking:
+                thread.join(60)
+    assert len(scores) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import threading
 from collections.abc import Callable, Iterator
@@ -15,8 +16,9 @@ import pytest
 from monolith import _native
 from monolith.artifacts.delta_log import Cut, LogPosition, read_cut
 from monolith.artifacts.delta_log.publish import encoded_cut
+from monolith.core import storage
 from monolith.core.durable_files import seal
-from monolith.core.errors import ArtifactError, ClusterError, ConfigError
+from monolith.core.errors import ArtifactError, ClusterError, ConfigError, RetriesExhausted, ShardUnavailable
 from monolith.embedding import Adagrad, Fp32, SliceSpec, TableSpec
 from monolith.rpc.security import Security
 from monolith.sync import read_base
@@ -25,6 +27,7 @@ from monolith.sync.feed_cache import FeedCache
 from monolith.sync.feed_messages import PIECE_BYTES, FollowResponse
 from monolith.sync.feed_pieces import CutPieces
 from monolith.sync.feed_server import FeedServer
+from monolith.sync.remote_feed import FeedDownload
 from monolith.sync.subscription import Subscription
 from monolith.testing.fakes.published import PublishedTables
 from monolith.testing.processes.certificates import Authority
@@ -211,6 +214,74 @@ def test_an_absent_publisher_is_reported_and_tried_again(
         Subscription("here", tmp_path / "x")
     with pytest.raises(ConfigError, match="port is 70000"):
         FeedServer(tmp_path, port=70_000)
+
+
+class Pauses(threading.Event):
+    """Notes the pauses between connections, and ends the subscription after some."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(timeout)
+        if len(self.seconds) == self._most:
+            self.set()
+        return self.is_set()
+
+
+def test_a_connection_that_breaks_after_a_cut_is_made_again_without_a_long_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscription = Subscription("127.0.0.1:1", tmp_path / "cache")
+    pauses = Pauses(8)
+
+    def receive() -> None:
+        if len(pauses.seconds) == 6:
+            subscription.error = ""  # as after a cut
+        raise ShardUnavailable("the publisher was killed")
+
+    monkeypatch.setattr(subscription, "_ended", pauses)
+    monkeypatch.setattr(subscription, "_receive", receive)
+    subscription._run()
+    assert pauses.seconds == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 0.1, 0.2]
+    subscription.close()
+
+
+def test_a_cache_on_a_damaged_disk_keeps_no_thread_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    subscription = Subscription("127.0.0.1:1", tmp_path / "cache")
+    pauses, attempts = Pauses(3), 0
+
+    def begin() -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 100:
+            pauses.set()
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(subscription, "_ended", pauses)
+    monkeypatch.setattr(subscription._cache, "begin", begin)
+    subscription.renew()
+    subscription._run()
+    assert attempts == len(pauses.seconds) == 3
+    assert "Read-only file system" in subscription.error
+    subscription.close()
+
+
+def test_a_download_that_fills_the_disk_leaves_no_part_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill_disk(url: str, target: Path) -> None:
+        target.write_bytes(b"some of the bytes")
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(storage, "download_file", fill_disk)
+    feed = FeedDownload("s3://bucket/published", tmp_path / "cache")
+    with pytest.raises(RetriesExhausted, match="No space left"):
+        feed._get("s3://bucket/published/gen", "base.json", is_kept=False)
+    assert list((tmp_path / "cache").iterdir()) == []
 
 
 def test_the_token_is_asked_for(tmp_path: Path, subscribe: Callable[..., Subscription]) -> None:

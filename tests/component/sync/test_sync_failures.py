@@ -159,7 +159,9 @@ def test_a_move_that_fails_in_the_middle_is_followed_by_a_full_rebuild(
     apply = Move.apply
 
     def fail(self: Move, tables: MultiTable) -> None:
-        apply(Move(self._segments[:1], self._keep), tables)
+        segments, self._segments = self._segments, self._segments[:1]
+        apply(self, tables)
+        self._segments = segments
         raise CapacityExceeded("table item is full")
 
     with monkeypatch.context() as patch:

@@ -17,6 +17,7 @@ from monolith.core.errors import ConfigError, ManifestInvalid, ModelNotFound, Mo
 from monolith.core.throttle import yield_gil
 from monolith.rpc.status import Code
 from monolith.serving import ModelConfig, VersionPolicy
+from monolith.serving.versions import hosted_models
 from monolith.serving.versions.hosted_models import HostedModels
 from monolith.serving.versions.hosted_version import HostedVersion, State
 from monolith.serving.versions.model_config import found_versions
@@ -509,6 +510,118 @@ def test_a_version_that_cannot_be_verified_for_lack_of_descriptors_or_memory_sta
         models.poll()
         time.sleep(0.01)
     assert states(models) == {1: "AVAILABLE"}
+
+
+@pytest.mark.parametrize("slow", ["files of a served version", "folder of a failed version"])
+def test_a_slow_disk_holds_up_no_reader_of_the_state(
+    hosted: Callable[..., HostedModels],
+    loads: Loads,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slow: str,
+) -> None:
+    reading, is_read = threading.Event(), threading.Event()
+
+    def read_slowly(*_: object) -> bool:
+        reading.set()
+        assert is_read.wait(60)
+        return False
+
+    models = hosted(verify=lambda version, is_wanted: None)
+    write_version(tmp_path, 1)
+    write_version(tmp_path, 2)
+    loads.failing.add("2")
+    models.configure([config(tmp_path, policy=VersionPolicy(count=2))])
+    settle(models)
+    if slow == "files of a served version":
+        monkeypatch.setattr(LinearModel, "notice_file_changes", read_slowly, raising=False)
+    else:
+        monkeypatch.setattr(hosted_models, "_stamp", read_slowly)
+    scan = threading.Thread(target=models.poll, daemon=True)
+    scan.start()
+    assert reading.wait(60)
+    ready: list[bool] = []
+    reader = threading.Thread(target=lambda: ready.append(models.is_ready), daemon=True)
+    reader.start()
+    reader.join(10)
+    has_answer = not reader.is_alive()
+    is_read.set()
+    scan.join(60)
+    reader.join(60)
+    assert has_answer
+    assert ready == [True]
+
+
+def test_a_version_that_was_written_to_is_verified_again(
+    hosted: Callable[..., HostedModels], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verifications = threading.Semaphore(0)
+    models = hosted(verify=lambda version, is_wanted: verifications.release())
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    assert verifications.acquire(timeout=60)
+    monkeypatch.setattr(LinearModel, "notice_file_changes", lambda self: True, raising=False)
+    models.poll()
+    assert verifications.acquire(timeout=60)
+
+
+def test_a_close_does_not_wait_for_a_download(
+    hosted: Callable[..., HostedModels], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_verified, is_downloading, is_downloaded = threading.Event(), threading.Event(), threading.Event()
+
+    def download(config: ModelConfig) -> None:
+        is_downloading.set()
+        assert is_downloaded.wait(60)
+
+    models = hosted(verify=lambda version, is_wanted: assert_set(is_verified))
+    write_version(tmp_path, 1)
+    models.configure([config(tmp_path)])
+    settle(models)
+    monkeypatch.setattr(hosted_models, "pull_versions", download)
+    scan = threading.Thread(target=models.poll, daemon=True)
+    scan.start()
+    assert is_downloading.wait(60)
+    is_verified.set()
+    closing = threading.Thread(target=models.close, daemon=True)
+    closing.start()
+    closing.join(30)
+    is_closed = not closing.is_alive()
+    is_downloaded.set()
+    scan.join(60)
+    closing.join(60)
+    assert is_closed
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(60)
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ESTALE, errno.EIO])
+def test_a_folder_that_cannot_be_read_stops_no_scan_of_other_models(
+    hosted: Callable[..., HostedModels], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    write_version(tmp_path / "good", 1)
+    write_version(tmp_path / "bad", 1)
+    read_kind = Path.is_dir
+
+    def is_dir(path: Path) -> bool:
+        if path.parent.name == "bad":
+            raise OSError(code, os.strerror(code), str(path))
+        return read_kind(path)
+
+    models = hosted()
+    configs = [config(tmp_path / "good"), ModelConfig(name="other", base_path=tmp_path / "bad")]
+    models.configure(configs)
+    settle(models)
+    assert served(models) == 1
+    monkeypatch.setattr(Path, "is_dir", is_dir)
+    write_version(tmp_path / "good", 2)
+    models.poll()
+    settle(models)
+    assert served(models) == 2
+    assert models.is_ready, "the model in the unreadable folder stays"
 
 
 def test_an_old_version_stays_until_all_wanted_versions_are_loaded(

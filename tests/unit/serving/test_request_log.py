@@ -84,3 +84,27 @@ def test_a_full_disk_costs_one_file_and_the_next_files_are_whole(
     (path,) = tmp_path.iterdir()
     (record,) = read_tfrecords(path)
     assert b"request 3" in record
+
+
+def test_large_samples_that_wait_for_a_slow_disk_take_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(request_log, "_MAX_WAITING_BYTES", 10_000)
+    has_disk = threading.Event()
+    write = request_log.TfRecordWriter.write
+
+    def write_slowly(writer: request_log.TfRecordWriter, record: bytes) -> None:
+        assert has_disk.wait(60)
+        write(writer, record)
+
+    monkeypatch.setattr(request_log.TfRecordWriter, "write", write_slowly)
+    outcomes: Counter[str] = Counter()
+    log = RequestLog(1.0, str(tmp_path / "log"), lambda outcome: outcomes.update([outcome]))
+    for _ in range(10):
+        log.add(b"r" * 3000, b"response")
+    assert outcomes == {"dropped": 7}
+    has_disk.set()
+    eventually(lambda: outcomes["written"] == 3 and not log._bytes, timeout_s=60)
+    log.add(b"r" * 30_000, b"response")  # an empty queue takes any sample
+    log.close()
+    assert outcomes == {"dropped": 7, "written": 4}

@@ -30,6 +30,7 @@ from monolith.embedding import MultiTable
 from monolith.embedding.store import Ids, Rows
 from monolith.export.signatures import dense_signatures
 from monolith.serving import Servable
+from monolith.serving.servable import loading
 from monolith.sync.row_updates import Move
 from small_export import WEIGHT, example, fid_of, make_export
 
@@ -421,15 +422,60 @@ def test_a_write_to_a_mapped_file_is_noticed_once_and_the_rows_are_checked_again
     servable = Servable.load(export)
     servable.verify_tables(lambda: True)
     assert not servable.notice_file_changes()
-    table = next((export / TABLES).glob("*.table"))
-    with table.open("r+b") as file:  # in place, as a copy over the file would
+    damage_in_place(next((export / TABLES).glob("*.table")))  # as a copy over the file would
+    assert servable.notice_file_changes()
+    assert not servable.notice_file_changes()
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        servable.verify_tables(lambda: True)
+    servable.close()
+
+
+def damage_in_place(table: Path) -> None:
+    with table.open("r+b") as file:
         file.seek(-4, os.SEEK_END)
         last = file.read(1)
         file.seek(-4, os.SEEK_END)
         file.write(bytes([last[0] ^ 1]))
     os.utime(table, ns=(1, 1))
-    assert servable.notice_file_changes()
-    assert not servable.notice_file_changes()
+
+
+def test_a_check_of_a_large_file_ends_soon_after_its_version_is_no_longer_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loading, "_PIECE_BYTES", 16)
+    servable = Servable.load(make_export(tmp_path / "1"))
+    damage_in_place(next((tmp_path / "1" / TABLES).glob("*.table")))
+    answers = iter([True, True, False])
+    servable.verify_tables(lambda: next(answers))
+    with pytest.raises(ManifestInvalid, match="is corrupt"):
+        servable.verify_tables(lambda: True)
+    servable.close()
+
+
+def test_a_write_during_a_check_is_checked_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "_PIECE_BYTES", 16)
+    servable = Servable.load(make_export(tmp_path / "1"))
+    first, *_, last = sorted((tmp_path / "1" / TABLES).glob("*.table"))
+    has_begun = False
+
+    def is_wanted() -> bool:  # the check has passed the first file when it is damaged
+        nonlocal has_begun
+        if not has_begun and reading == [last]:
+            has_begun = True
+            damage_in_place(first)
+            assert servable.notice_file_changes()
+        return True
+
+    reading: list[Path] = []
+    verify_files = loading.verify_files
+
+    def note(folder: Path, files: Any, **settings: Any) -> None:
+        reading[:] = [folder / each.name for each in files.files]
+        verify_files(folder, files, **settings)
+
+    monkeypatch.setattr(loading, "verify_files", note)
+    servable.verify_tables(is_wanted)
+    assert has_begun
     with pytest.raises(ManifestInvalid, match="is corrupt"):
         servable.verify_tables(lambda: True)
     servable.close()

@@ -21,6 +21,7 @@ from monolith.core.durable_files import seal
 from monolith.core.errors import ArtifactError, ConfigError, DeltaLogBroken, ManifestInvalid, SchemaMismatch
 from monolith.embedding import Adagrad, Fp16, Fp32, MultiTable, SliceSpec, TableSpec
 from monolith.sync import BaseSnapshot, Follower, LocalRowLog, Publisher, read_base, write_base
+from monolith.sync.cut_pace import CutPace
 from monolith.sync.feed_server import FeedServer
 from monolith.sync.row_updates import Move
 from monolith.sync.subscription import Subscription
@@ -278,6 +279,96 @@ def _fresh(root: Path) -> Model:
     model = Model(served())
     follow(root, model).step()
     return model
+
+
+@pytest.mark.parametrize("is_part", [False, True])
+def test_a_slow_part_moves_to_the_cuts_that_other_slow_parts_move_to(tmp_path: Path, is_part: bool) -> None:
+    trainer = Trainer(tmp_path)
+    clock, applied, published_meanwhile = FakeClock(now_s=1000.0), list[int](), 0
+
+    def publish() -> None:
+        trainer.weights["w"] = trainer.weights["w"] + 1
+        trainer.publisher.publish()
+
+    class Slow(Model):
+        def apply(self, *args: Any, **settings: Any) -> None:
+            clock.sleep_s(1.2)
+            for _ in range(published_meanwhile):
+                publish()
+            super().apply(*args, **settings)
+
+    follower = Follower(
+        tmp_path, Slow(None), clock=clock, on_applied=lambda cut: applied.append(cut.number), is_part=is_part
+    )
+    publish()
+    published_meanwhile = 1
+    follower.step()
+    follower.step()
+    assert applied == [1, 2]
+    follower.step()  # cut 3 is there
+    assert applied == ([1, 2] if is_part else [1, 2, 3])
+    published_meanwhile = 0
+    publish()
+    follower.step()
+    follower.step()
+    publish()
+    follower.step()
+    newest = trainer.publisher.newest
+    assert newest is not None
+    assert follower.status.newest == newest
+    assert applied == ([1, 2, 4] if is_part else [1, 2, 3, 5, 6])
+    clock.sleep_s(2.4)  # no further cut: the last one is taken too
+    follower.step()
+    assert applied[-1] == newest.number
+    for _ in range(2):  # no cut is missed
+        follower.step()
+        publish()
+        follower.step()
+    assert applied[-3:] == [newest.number, newest.number + 1, newest.number + 2]
+
+
+def test_slow_parts_with_moves_of_different_times_share_their_cuts() -> None:
+    random = np.random.default_rng(1)
+    for seconds in (1.05, 1.3, 1.6, 1.9):
+        pace, now_s, taken = CutPace(), float(random.random()), list[int]()
+        while now_s < 60.0:
+            if pace.takes(int(now_s), now_s) and int(now_s) not in taken:
+                taken.append(int(now_s))
+                now_s += seconds
+                pace.note_move(taken[-1], seconds, is_rebuild=False)
+            now_s += 0.05
+        assert taken[4:] == list(range(taken[4], 60, 2))
+        assert not taken[4] % 2
+
+
+@pytest.mark.parametrize("fails_before_rows", [True, False])
+def test_weights_that_fail_before_a_row_changes_cost_no_rebuild(tmp_path: Path, fails_before_rows: bool) -> None:
+    class Fails(Model):
+        fails = False
+
+        def apply(self, move: Move | None = None, **settings: Any) -> None:
+            if self.fails and not fails_before_rows:
+                super().apply(move)
+            if self.fails:
+                raise MemoryError("no memory for another session")
+            super().apply(move, **settings)
+
+    trainer = Trainer(tmp_path)
+    model = Fails(served())
+    follower = Follower(tmp_path, model, clock=trainer.clock)
+    trainer.learn(IDS)
+    trainer.publisher.publish()
+    follower.step()
+    assert model.replaced == 1
+    trainer.learn(IDS[:3])
+    trainer.publisher.publish()
+    model.fails = True
+    with pytest.raises(MemoryError):
+        follower.step()
+    model.fails = False
+    follower.step()
+    assert model.replaced == (1 if fails_before_rows else 2)
+    same(model.shown(), trainer.shown())
 
 
 def test_a_checkpoint_takes_the_place_of_the_segments_before_it(tmp_path: Path) -> None:

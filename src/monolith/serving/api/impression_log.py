@@ -31,6 +31,7 @@ REQUEST_KEY = "Monolith-Request-Key"
 """HTTP header, and in lower case gRPC metadata, of the request key: in requests and in responses."""
 
 _MAX_WAITING = 1024
+_MAX_WAITING_BYTES = 64 << 20
 _MOST_KEY_BYTES = 256
 _STAMPED: tuple[RecordKind, ...] = ("example", "instance", "example_batch")
 
@@ -47,6 +48,11 @@ class ScoredRecords:
     cut: int
     """Number of the cut that the version showed; 0 = the export."""
     time_ms: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records."""
+        return sum(map(len, self.records))
 
 
 class ImpressionLog:
@@ -72,6 +78,8 @@ class ImpressionLog:
         self._on_outcome = on_outcome
         self._clock = clock or SystemClock()
         self._waiting: queue.Queue[ScoredRecords | None] = queue.Queue(_MAX_WAITING)
+        self._lock = threading.Lock()
+        self._bytes = 0
         self._thread = threading.Thread(target=self._write_all, name="impression-log", daemon=True)
         self._thread.start()
 
@@ -107,11 +115,21 @@ class ImpressionLog:
             self._on_outcome("impression_unsupported")
             return
         scored = ScoredRecords(key, kind, records, version, cut, int(self._clock.now_s() * 1000))
-        try:
-            self._waiting.put_nowait(scored)
-        except queue.Full:
+        if not self._put(scored):
             for _ in records:
                 self._on_outcome("impression_dropped")
+
+    def _put(self, scored: ScoredRecords) -> bool:
+        """Queue the records of a request; return False if the queue is full. An empty queue takes any request."""
+        with self._lock:
+            if self._bytes and self._bytes + scored.nbytes > _MAX_WAITING_BYTES:
+                return False
+            try:
+                self._waiting.put_nowait(scored)
+            except queue.Full:
+                return False
+            self._bytes += scored.nbytes
+            return True
 
     def close(self) -> None:
         """Write the queued records and close the stream. A second call does nothing."""
@@ -128,15 +146,21 @@ class ImpressionLog:
             logger.warning("impressions lost error=%s", error)
 
     def _write_all(self) -> None:
+        last_error = ""
         while (scored := self._waiting.get()) is not None:
             for record in scored.records:
                 try:
                     key, value, time_ms = stamp_record(record, scored)
                     self._sink.write(value, key, time_ms)
                     self._on_outcome("impression_written")
+                    last_error = ""
                 except Exception as error:  # a full disk, lost brokers, an odd record; the thread must survive
                     self._on_outcome("impression_dropped")
-                    logger.warning("impression not written error=%s", error)
+                    if type(error).__name__ != last_error:  # once, not for each record while the brokers are lost
+                        logger.warning("impression not written error=%s", error)
+                    last_error = type(error).__name__
+            with self._lock:
+                self._bytes -= scored.nbytes
 
 
 def open_impression_log(url: str, rate: float, on_outcome: Callable[[str], None]) -> ImpressionLog:

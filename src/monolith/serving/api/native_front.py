@@ -1,7 +1,8 @@
 """``NativeFront``: the native servers of REST and gRPC, and the way from them to the handlers in Python.
 
 The native servers own both ports. They answer plain scores of native versions without the interpreter. One thread takes
-every other request out of ``next_call``. It calls the handler of REST itself, and hands gRPC calls to worker threads.
+every other request out of ``next_call``. It calls the handler of REST and that of health checks itself, and hands other
+gRPC calls to worker threads.
 Thread safe.
 """
 
@@ -19,6 +20,7 @@ from monolith import _native
 from monolith.core.errors import ClusterError, ConfigError, EngineError, InvalidRequest
 from monolith.rpc.security import warn_if_exposed
 from monolith.rpc.status import Code
+from monolith.serving.api import messages
 from monolith.serving.api.http_server import HttpError, Request
 from monolith.serving.api.rest import error_body
 from monolith.serving.config import ServingConfig
@@ -36,6 +38,8 @@ RestHandler = Callable[[Request, Callable[..., None]], None]
 GrpcHandler = Callable[[bytes, Any], bytes]
 
 _POLL_S = 0.5
+_HEALTH = f"/{messages.HEALTH_SERVICE}/Check"
+_SMALL_BYTES = 4096
 _OVERLOADED = "the server has too many calls; retry later, or use another replica"
 
 
@@ -238,14 +242,22 @@ class NativeFront:
         handler = self._grpc.get(call.path)
         if handler is None or self._workers is None:
             call.answer(200, b"", code=Code.UNIMPLEMENTED, message="Method not found!")
+        elif call.path == _HEALTH and not call.is_compressed and len(call.body) <= _SMALL_BYTES:
+            self._answer_grpc(call, handler)  # not behind scores that wait: a busy server is healthy
         elif not self._calls.acquire(blocking=False):
             call.answer(200, b"", code=Code.RESOURCE_EXHAUSTED, message=_OVERLOADED)
         else:
             try:
-                self._workers.submit(self._answer_grpc, call, handler)
+                self._workers.submit(self._answer_counted, call, handler)
             except RuntimeError:  # the workers have stopped
                 self._calls.release()
                 call.answer(200, b"", code=Code.UNAVAILABLE, message="the server is stopping; use another replica")
+
+    def _answer_counted(self, call: _native.PythonCall, handler: GrpcHandler) -> None:
+        try:
+            self._answer_grpc(call, handler)
+        finally:
+            self._calls.release()
 
     def _answer_grpc(self, call: _native.PythonCall, handler: GrpcHandler) -> None:
         context = _CallContext(call)
@@ -260,8 +272,6 @@ class NativeFront:
             logger.exception("call failed path=%s", call.path)
             text = f"internal error ({type(error).__name__}); see the log of the server"
             call.answer(200, b"", code=Code.UNKNOWN, message=text)
-        finally:
-            self._calls.release()
 
 
 class _Aborted(Exception):

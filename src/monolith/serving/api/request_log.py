@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 
 _RECORDS_PER_FILE = 256
 _MAX_WAITING = 128
+_MAX_WAITING_BYTES = 64 << 20
 _MAX_FILES = 1024
 
 
@@ -48,6 +49,8 @@ class RequestLog:
         self._on_outcome = on_outcome
         self._random = random.Random(seed)
         self._waiting: queue.Queue[tuple[str, bytes] | None] = queue.Queue(_MAX_WAITING)
+        self._lock = threading.Lock()
+        self._bytes = 0
         self._files = 0
         self._paths: deque[str] = deque()
         self._writers: dict[str, TfRecordWriter] = {}
@@ -69,10 +72,20 @@ class RequestLog:
         if not (prefix or self._prefix):
             return
         call = b"\x0a" + varint(len(request)) + request + b"\x12" + varint(len(response)) + response
-        try:
-            self._waiting.put_nowait((prefix or self._prefix, b"\x32" + varint(len(call)) + call))
-        except queue.Full:
+        if not self._put(prefix or self._prefix, b"\x32" + varint(len(call)) + call):
             self._on_outcome("dropped")
+
+    def _put(self, prefix: str, record: bytes) -> bool:
+        """Queue a record; return False if the queue is full. An empty queue takes any record."""
+        with self._lock:
+            if self._bytes and self._bytes + len(record) > _MAX_WAITING_BYTES:
+                return False
+            try:
+                self._waiting.put_nowait((prefix, record))
+            except queue.Full:
+                return False
+            self._bytes += len(record)
+            return True
 
     def close(self) -> None:
         """Write the queued samples and close the files. A second call does nothing."""
@@ -85,15 +98,21 @@ class RequestLog:
         self._thread.join()
 
     def _write_all(self) -> None:
+        last_error = ""
         while (sample := self._waiting.get()) is not None:
             try:
                 self._write(*sample)
                 self._on_outcome("written")
+                last_error = ""
             except Exception as error:  # also a prefix that no file can have; the thread must survive
                 self._on_outcome("dropped")
                 if (writer := self._writers.pop(sample[0], None)) is not None:
                     writer.discard()  # the file may end within a record
-                logger.warning("request log not written prefix=%s error=%s", sample[0], error)
+                if type(error).__name__ != last_error:  # once, not for each sample of a full disk
+                    logger.warning("request log not written prefix=%s error=%s", sample[0], error)
+                last_error = type(error).__name__
+            with self._lock:
+                self._bytes -= len(sample[1])
         for prefix in list(self._writers):
             self._finish(prefix)
 

@@ -150,6 +150,7 @@ class Following:
             name=f"{servable.name}/{servable.version}",
             on_applied=lambda cut: self._applied(servable.name, cut),
             on_damaged=lambda: self._renew(source),
+            is_part=servable.is_part,
         )
         follower.try_step()
         self._admit(servable)

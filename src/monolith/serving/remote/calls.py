@@ -2,7 +2,7 @@
 
 Each ``RemoteCall`` goes to one replica. If the replica fails, or is silent for half of the time, the next replica is
 called as well; with hedging after a shorter time. The first response wins. A failed replica is called last during its
-cool-down. ``RemoteCalls`` is thread safe.
+cool-down. Silence until the deadline of a request that left little time does not count. ``RemoteCalls`` is thread safe.
 """
 
 from __future__ import annotations
@@ -81,6 +81,8 @@ class RemoteCall:
         self.answer: bytes | None = None
         self.error: ClusterError | None = None
         self.is_late = False
+        self.is_short = False
+        """Whether the request left so little time that silence proves no failure of a replica."""
         self.untried: list[_Replica] = []
         self.running: dict[_Replica, Any] = {}
         self.failures: list[str] = []
@@ -144,8 +146,13 @@ class RemoteCalls:
         return self._addresses.find(model, part)
 
     def tries(self, pause_s: float) -> Iterator[None]:
-        """Yield immediately, and again after every pause, until the timeout of a batch's calls."""
+        """Yield immediately, and again after every pause, until the timeout of a batch's calls.
+
+        With ``allow_degraded`` it ends after half of the time: a degraded answer needs the rest.
+        """
         end_s = self._end_s()
+        if self.settings.allow_degraded:
+            end_s = (self._clock.monotonic_s() + end_s) / 2
         yield
         while self._clock.monotonic_s() + pause_s < end_s:
             self._clock.sleep_s(pause_s)
@@ -161,6 +168,7 @@ class RemoteCalls:
         now_s, end_s = self._clock.monotonic_s(), self._end_s()
         ended: queue.SimpleQueue[tuple[RemoteCall, _Replica, Any]] = queue.SimpleQueue()
         for call in calls:
+            call.is_short = end_s - now_s < self.settings.timeout_s / 2
             call.untried = self._in_turn(call.place, now_s)
             self._call_next(call, ended, end_s)
         while waiting := [call for call in calls if call.is_open]:
@@ -246,7 +254,7 @@ class RemoteCalls:
             return
         self._on_call(call.part, "failed")
         call.failures.append(f"{replica.address}: {future.details() or code.name} ({code.name})")
-        if code not in _HEALTHY_REFUSALS:
+        if code not in _HEALTHY_REFUSALS and not (call.is_short and code == Code.DEADLINE_EXCEEDED):
             self._shun(replica)
         call.is_late |= code == Code.DEADLINE_EXCEEDED
 
@@ -254,7 +262,7 @@ class RemoteCalls:
         for call in calls:
             call.failures.extend(f"{replica.address}: timeout" for replica in call.running)
             call.error = RpcTimeout(_failure(call))
-            self._drop(call, is_ill=True)
+            self._drop(call, is_ill=not call.is_short)
 
     def _drop(self, call: RemoteCall, is_ill: bool) -> None:
         for replica, future in call.running.items():

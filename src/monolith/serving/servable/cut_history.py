@@ -3,8 +3,8 @@
 An entry and its parts move to a new cut at different times. An entry that loads its weights for longer than the time
 between two cuts is always several cuts behind. ``RowHistory`` therefore keeps the preimages of changed rows for the
 last ``KEPT`` cuts, and for further ones of the last ``KEPT_S`` seconds while all take at most ``KEPT_BYTES``. Replaced
-tables stay for ``REPLACED_TABLES_S`` at most: they are as large as the tables in use. Not thread safe: the owner keeps
-changes and lookups apart.
+tables stay for ``REPLACED_TABLES_S`` at most, and only the last ones: they are as large as the tables in use. Not
+thread safe: the owner keeps changes and lookups apart.
 """
 
 from __future__ import annotations
@@ -156,6 +156,8 @@ class RowHistory:
         if undo is None or self._key is None:
             self._steps = []
         else:
+            if isinstance(undo, MultiTable):
+                self.drop_replaced_tables(0.0)
             now_s = time.monotonic()
             self._steps.insert(0, _Step(self._key, undo, _bytes_of(undo), now_s))
             self._trim(now_s)

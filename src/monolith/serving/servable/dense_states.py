@@ -8,9 +8,9 @@ publisher, but each applies a cut at its own moment. ``score_at_common_cut`` fin
     score at 6   -> all hold it: answer
 
 The entry tries its cuts from the newest to the oldest, and skips cuts that the refusing part does not hold. If none is
-common, the entry pauses and tries again until the deadline of the request. Then it raises, or returns a degraded
-result at the newest rows of each part where the settings allow it. History is limited, so a part that lags further
-makes requests fail instead of mixing cuts.
+common, the entry pauses and tries again until the deadline of the request. Then it raises. Where the settings allow a
+degraded result, it tries for half of that time, and returns one at the newest rows of each part. History is limited, so
+a part that lags further makes requests fail instead of mixing cuts.
 
 Each state of an entry may take the memory of its program, so an entry keeps few. While cuts follow each other quickly,
 the newest ones are all newer than those of a part that lags. The entry then keeps two further states, 2 to 4 s old.
@@ -122,4 +122,6 @@ class DenseStates:
             return None
         if not rows.allows_degraded:
             raise refused
-        return DegradedOutputs(score_at(DenseState(None, shown[0].dense)), refused.parts)
+        newest = score_at(DenseState(None, shown[0].dense))
+        lost = newest.missing if isinstance(newest, DegradedOutputs) else ()
+        return DegradedOutputs(newest, tuple(dict.fromkeys((*refused.parts, *lost))))

@@ -1,6 +1,6 @@
 """Files of an export: opens tables and programs, and checks their bytes.
 
-``TableFiles`` checks mapped tables after the load. Only one thread uses it at a time.
+``TableFiles`` checks mapped tables after the load. One thread checks at a time; another one may look for changes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from monolith import _native
 from monolith.artifacts.checkpoint_manifest import FileRecord, verify_files
 from monolith.artifacts.export_manifest import PROGRAM, TABLES, TORCH_PROGRAM, DenseProgram, ExportManifest
 from monolith.artifacts.program_session import ProgramSession
@@ -22,6 +23,7 @@ from monolith.serving.servable.parts import EntryRows, OwnProgram
 __all__ = ["TableFiles", "check_parts", "load_tables", "open_program"]
 
 _Stamp = tuple[int, int, int]
+_PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,8 @@ class TableFiles:
         self._folder = folder
         self._manifest = manifest
         self._names = {file.name for file in manifest.files if file.name.startswith(f"{TABLES}/")}
-        self._is_verified = False
+        self._changes = 0
+        self._verified = -1  # number of changes before the last complete check
         self._stamps: dict[str, _Stamp] = {}
 
     def verify_before_load(self, *, is_complete: bool, is_mapped: bool) -> None:
@@ -56,24 +59,24 @@ class TableFiles:
             ArtifactError: A file is missing or damaged.
         """
         self._verify(set() if is_complete else self._names)
-        self._is_verified = is_complete
+        self._verified = self._changes if is_complete else -1
         self._stamps = {name: found for name in self._names if is_mapped and (found := self._read_stamp(name))}
 
     def verify_tables(self, is_wanted: Callable[[], bool]) -> None:
         """Check every byte of mapped tables; ``Servable.verify_tables`` describes it."""
-        if self._is_verified:
+        changes = self._changes
+        if self._verified == changes:
             return
         for file in self._manifest.files:
             if file.name not in self._names or not self._is_in_place(file.name):
                 continue
-            if not is_wanted():
-                return
             try:
-                verify_files(self._folder, _Files([file]), progress=lambda *_: yield_gil())
+                if not self._verify_table(file, is_wanted):
+                    return
             except (ManifestInvalid, OSError):
                 if self._is_in_place(file.name):
                     raise
-        self._is_verified = True
+        self._verified = changes  # a change meanwhile needs another check
 
     def notice_changes(self) -> bool:
         """Return whether mapped files changed since the last call; ``verify_tables`` then checks them again."""
@@ -85,11 +88,30 @@ class TableFiles:
         if not changed:
             return False
         self._stamps.update(changed)
-        self._is_verified = False
+        self._changes += 1
         return True
 
     def _verify(self, size_only: set[str]) -> None:
         verify_files(self._folder, self._manifest, size_only=size_only, progress=lambda *_: yield_gil())
+
+    def _verify_table(self, file: FileRecord, is_wanted: Callable[[], bool]) -> bool:
+        """Check a file, which may be large; return False if the check ended early because it is no longer wanted."""
+        verify_files(self._folder, _Files([file]), size_only={file.name})
+        yield_gil()
+        path, checksum, buffer = self._folder / file.name, 0, bytearray(min(_PIECE_BYTES, file.bytes + 1))
+        with path.open("rb", buffering=0) as content:
+            while is_wanted():
+                count = content.readinto(buffer)
+                if not count:
+                    break
+                checksum = _native.crc32c(memoryview(buffer)[:count], checksum)
+            else:
+                return False
+        if checksum != file.crc32c:
+            raise ManifestInvalid(
+                f"'{path}' is corrupt: its checksum is {checksum:08x}, expected {file.crc32c:08x}; export it again"
+            )
+        return True
 
     def _is_in_place(self, name: str) -> bool:
         """Return whether the folder still has the file that was loaded, under its name."""

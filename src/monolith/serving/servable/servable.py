@@ -134,6 +134,11 @@ class Servable:
         return self._state.tables
 
     @property
+    def is_part(self) -> bool:
+        """Whether other servers hold parts of the same model."""
+        return self.manifest.sub_model != "standalone"
+
+    @property
     def is_following(self) -> bool:
         """Whether a follower moves this servable."""
         return self._state.is_following

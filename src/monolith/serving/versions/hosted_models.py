@@ -23,7 +23,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -229,15 +229,18 @@ class HostedModels:
             except ConfigError as error:  # the other models keep their scans
                 refusals.append(error)
         found = {name: found_versions(config.base_path) for name, config in configs.items()}
+        written = self._find_written()
+        stamps = self._read_stamps(written)
         unserved: list[ModelConfig] = []
         with self._changed:
             if self._is_closed:
                 return
+            for each in self._models.values():
+                self._verify_again(each, written, stamps)
             for name, versions in found.items():
                 model = self._models.get(name)
                 if model is not None and model.config is configs[name] and not model.is_removed:
-                    self._aspire(model, versions)
-                    self._check_changed_files(model)
+                    self._aspire(model, versions, stamps)
                     if not versions and not model.serving and self._must_warn(model):
                         unserved.append(model.config)
             self._settle_all()
@@ -279,11 +282,37 @@ class HostedModels:
         self._verifier.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
 
+    # --- internals of a scan: read the disk, which may be slow, without the lock ---
+
+    def _find_written(self) -> set[HostedVersion]:
+        """Return the served versions whose files were written to since the last call."""
+        if self._verify is None:
+            return set()
+        with self._changed:
+            served = [hosted for model in self._models.values() for hosted in model.serving.values()]
+        written = set()
+        for hosted in served:
+            notice = getattr(hosted.model, "notice_file_changes", None)  # models without files have none
+            if notice is not None and notice():
+                logger.warning("files of a served version changed model=%s version=%d", hosted.name, hosted.version)
+                written.add(hosted)
+        return written
+
+    def _read_stamps(self, written: Iterable[HostedVersion]) -> dict[Path, int]:
+        """Return the stamps of written, unverified, failed and damaged versions."""
+        paths = {hosted.path for hosted in written}
+        with self._changed:
+            for model in self._models.values():
+                paths.update(model.serving[version].path for version in model.unverified if version in model.serving)
+                paths.update(failure.path for failure in model.failures.values())
+                paths.update(path for path, _ in model.damaged.values())
+        return {path: _stamp(path) for path in paths}
+
     # --- internals: every method below runs with the lock, or in the pool ---
 
-    def _aspire(self, model: _Model, found: Mapping[int, Path]) -> None:
+    def _aspire(self, model: _Model, found: Mapping[int, Path], stamps: Mapping[Path, int]) -> None:
         policy = model.config.policy
-        found = {version: path for version, path in found.items() if not self._is_damaged(model, version, path)}
+        found = {version: path for version, path in found.items() if not self._is_damaged(model, version, path, stamps)}
         if policy.kind == "latest_once":
             if model.pinned is None and found:
                 model.pinned = policy.choose(found)
@@ -297,7 +326,7 @@ class HostedModels:
             served = model.serving.get(version)
             if version in model.loading or (served is not None and served.path == path):
                 continue
-            if self._may_try(model, version, path):
+            if self._may_try(model, version, path, stamps):
                 model.loading[version] = (path, State.START)
                 self._pool.submit(self._load, model, version, path)
 
@@ -309,21 +338,21 @@ class HostedModels:
         model.next_warning_s = now_s + _EMPTY_WARNING_S
         return True
 
-    def _is_damaged(self, model: _Model, version: int, path: Path) -> bool:
+    def _is_damaged(self, model: _Model, version: int, path: Path, stamps: Mapping[Path, int]) -> bool:
         damaged = model.damaged.get(version)
         if damaged is None:
             return False
-        if damaged == (path, _stamp(path)):
+        if damaged == (path, stamps.get(path, damaged[1])):  # without a stamp, it was found after the scan began
             return True
         del model.damaged[version]
         model.failures.pop(version, None)
         return False
 
-    def _may_try(self, model: _Model, version: int, path: Path) -> bool:
+    def _may_try(self, model: _Model, version: int, path: Path, stamps: Mapping[Path, int]) -> bool:
         failure = model.failures.get(version)
         if failure is None:
             return True
-        if failure.path != path or failure.stamp != _stamp(path):
+        if failure.path != path or failure.stamp != stamps.get(path, failure.stamp):
             del model.failures[version]
             return True
         return failure.attempts <= self._load_retries and self._clock.monotonic_s() >= failure.next_s
@@ -380,18 +409,14 @@ class HostedModels:
         if self._verify is not None:
             self._verifier.submit(self._check_served, model, hosted, stamp)
 
-    def _check_changed_files(self, model: _Model) -> None:
-        """Verify served versions again whose files were written to."""
+    def _verify_again(self, model: _Model, written: Collection[HostedVersion], stamps: Mapping[Path, int]) -> None:
+        """Verify served versions again whose files were written to, or whose verification lacked resources."""
         now_s = self._clock.monotonic_s()
-        for hosted in model.serving.values() if self._verify is not None else ():
-            if model.unverified.get(hosted.version, math.inf) <= now_s:
-                del model.unverified[hosted.version]
-                self._verifier.submit(self._check_served, model, hosted, _stamp(hosted.path))
-                continue
-            notice = getattr(hosted.model, "notice_file_changes", None)  # models without files have none
-            if notice is not None and notice():
-                logger.warning("files of a served version changed model=%s version=%d", hosted.name, hosted.version)
-                self._verifier.submit(self._check_served, model, hosted, _stamp(hosted.path))
+        for hosted in model.serving.values():
+            is_due = model.unverified.get(hosted.version, math.inf) <= now_s
+            if (is_due or hosted in written) and hosted.path in stamps:
+                model.unverified.pop(hosted.version, None)
+                self._verifier.submit(self._check_served, model, hosted, stamps[hosted.path])
 
     def _check_served(self, model: _Model, hosted: HostedVersion, stamp: int) -> None:
         """Verify a served version; unload it if it is damaged."""
@@ -402,6 +427,7 @@ class HostedModels:
         def is_wanted() -> bool:
             return model.serving.get(hosted.version) is hosted and not self._is_closed
 
+        is_damaged = False
         try:
             with throttled(self._clock):
                 self._verify(hosted, is_wanted)
@@ -421,7 +447,7 @@ class HostedModels:
                 "served version damaged, unloading model=%s version=%d error=%s", hosted.name, hosted.version, text
             )
             with self._changed:
-                if is_wanted():
+                if is_damaged := is_wanted():
                     del model.serving[hosted.version]
                     model.damaged[hosted.version] = (hosted.path, stamp)
                     status = VersionStatus(hosted.version, State.END, code_of(error), text)
@@ -430,7 +456,8 @@ class HostedModels:
                     self._settle_all()
         finally:
             hosted.leave()
-        self.poll()
+        if is_damaged:  # a scan finds the previous version; it may wait for a download
+            self.poll()
 
     def _pace(self) -> contextlib.AbstractContextManager[None]:
         """Return the throttle of a load or unload; no throttle while no version is served."""

@@ -162,10 +162,16 @@ def pull_versions(config: ModelConfig) -> None:
 
 
 def found_versions(base_path: Path) -> dict[int, Path]:
-    """Return the versions in a folder; empty if the folder does not exist."""
+    """Return the versions in a folder; empty if the folder does not exist, or cannot be read now."""
     try:
-        children = list(base_path.iterdir())
-    except OSError:
+        named = [(int(child.name), child) for child in base_path.iterdir() if _is_number(child.name)]
+        return {version: child for version, child in named if version <= _MAX_VERSION and child.is_dir()}
+    except (FileNotFoundError, NotADirectoryError):
         return {}
-    named = [(int(child.name), child) for child in children if child.name.isascii() and child.name.isdigit()]
-    return {version: child for version, child in named if version <= _MAX_VERSION and child.is_dir()}
+    except OSError as error:  # without one of its versions, a scan would choose an older one
+        logger.warning("folder of versions not read, keeping its versions path=%s error=%s", base_path, error)
+        return {}
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
