@@ -12,8 +12,8 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import functools
-import math
 import inspect
+import math
 import typing
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass

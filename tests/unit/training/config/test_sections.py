@@ -183,7 +183,7 @@ def test_a_run_refuses_invalid_settings(values: dict[str, Any], message: str) ->
         RunConfig(**values)
 
 
-@pytest.mark.parametrize("name", ["retry_backoff_ms", "discovery_operation_timeout_ms", "restore_sync_poll_interval_ms"])
+@pytest.mark.parametrize("name", ["retry_backoff_ms", "discovery_cleanup_timeout_ms", "restore_sync_poll_interval_ms"])
 @pytest.mark.parametrize("value", [float("inf"), float("-inf"), float("nan")])
 def test_milliseconds_that_are_not_finite_are_refused_by_name(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=rf"{name} is {value}; give a finite number"):
