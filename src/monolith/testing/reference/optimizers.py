@@ -18,6 +18,10 @@ from monolith.embedding.optimizers import Optimizer
 
 __all__ = ["State", "initial_state", "take_step"]
 
+_LARGEST = np.finfo(f32).max
+"""Sums of squares stay finite: an infinite one would become NaN at the next step."""
+_LEAST_FTRL_RATE = f32(1e-30)
+
 Vector = NDArray[np.float32]
 State = dict[str, NDArray[Any]]
 """Field name, as the original's dumps spell it, to its numbers."""
@@ -64,7 +68,8 @@ def take_step(
     Stochastic rounding is not modelled: which way a weight is rounded depends on the engine's random numbers.
     """
     if latest is not None and optimizer.delay_lambda:
-        g = g + f32(optimizer.delay_lambda) * g * g * (w - latest)
+        corrected = g + f32(optimizer.delay_lambda) * g * g * (w - latest)
+        g = np.where(np.isfinite(corrected), corrected, g)
     base = optimizer.base
     _STEPS[base.kind](base, w, g, state, f32(rate), step)
 
@@ -115,11 +120,12 @@ def _adam(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> 
     rate = lr * np.sqrt(one - state["beta2_power"]) / (one - state["beta1_power"])
     g = _decay(base, w, g)
     state["m"] += (g - state["m"]) * (one - beta1)
-    state["v"] += (g * g - state["v"]) * (one - beta2)
+    state["v"] += (np.minimum(g * g, _LARGEST) - state["v"]) * (one - beta2)
     squares = state["v"]
     if "vhat" in state:
         squares = state["vhat"][:] = np.where(state["vhat"] < state["v"], state["v"], state["vhat"])
-    mean = g * (one - beta1) + beta1 * state["m"] if base.use_nesterov else state["m"]
+    share, keep = (one - beta1, beta1) if base.use_nesterov else (f32(0), one)
+    mean = share * g + keep * state["m"]  # 0 times an infinite gradient is NaN
     w -= mean * rate / (np.sqrt(squares) + f32(base.epsilon))
     for power, beta in (("beta1_power", beta1), ("beta2_power", beta2)):
         state[power] *= beta
@@ -149,30 +155,32 @@ def _rmsprop(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) 
     w[:] = w - float(lr) / (np.sqrt(n) + 1.0) * dx
 
 
-def _ftrl_sigma(g: Vector, norm: Vector, lr: f32) -> Vector:
-    return np.asarray((np.sqrt(norm + g * g) - np.sqrt(norm)) * (f32(1) / lr))
+def _ftrl_sigma(g: Vector, state: State, lr: f32) -> Vector:
+    """Add the squares to the norm; return the share of the weights that the step takes."""
+    before = state["norm"].copy()
+    state["norm"][:] = np.minimum(before + g * g, _LARGEST)
+    return np.asarray((np.sqrt(state["norm"]) - np.sqrt(before)) * (f32(1) / lr))
 
 
 def _ftrl(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
-    if lr == 0:
+    if lr < _LEAST_FTRL_RATE:
         return  # the start of a warm-up: the rule divides by the rate
     l1, l2 = f32(base.l1_regularization_strength), f32(base.l2_regularization_strength)
-    z = state["zero"] + g - _ftrl_sigma(g, state["norm"], lr) * w
+    z = state["zero"] + g - _ftrl_sigma(g, state, lr) * w
     state["zero"][:] = z
-    state["norm"] += g * g
     divisor = np.sqrt(state["norm"]) + f32(base.beta) + l2 * lr
     moved = lr * (np.copysign(l1, z) - z) / np.where(divisor == 0, f32(1), divisor)
-    w[:] = np.where(np.abs(z) <= l1, f32(0), moved)
+    w[:] = np.where((np.abs(z) <= l1) | (divisor == 0), f32(0), moved)
 
 
 def _group_ftrl(base: Any, w: Vector, g: Vector, state: State, lr: f32, step: int) -> None:
-    if lr == 0:
+    if lr < _LEAST_FTRL_RATE:
         return  # as above
     l1, l2 = f32(base.l1_regularization_strength), f32(base.l2_regularization_strength)
-    state["zero"] += g - _ftrl_sigma(g, state["norm"], lr) * w
-    state["norm"] += g * g
+    state["zero"] += g - _ftrl_sigma(g, state, lr) * w
     pull = _length(state["zero"])
-    scale = f32(0) if pull <= l1 else lr * ((l1 - pull) / pull)
+    share = f32(-1) if np.isinf(pull) else (l1 - pull) / pull if pull else f32(0)
+    scale = f32(0) if pull <= l1 else lr * share
     divisor = f32(base.beta) + np.sqrt(state["norm"]) + l2 * lr
     w[:] = np.where(divisor == 0, f32(0), scale * state["zero"] / np.where(divisor == 0, f32(1), divisor))
 
