@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -100,6 +100,15 @@ class TableModule(torch.nn.Module):
     def event_time_s(self, seconds: int) -> None:
         self._tables.time_s = seconds
 
+    @override
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Freeze the rows, or let them learn again.
+
+        A call on a model around this module does not reach it: torch asks its parameters only.
+        """
+        self._tables.anchor.requires_grad_(requires_grad)
+        return super().requires_grad_(requires_grad)
+
     def _read_bags(self, values: Sequence[Tensor], offsets: Sequence[Tensor]) -> list[Tensor]:
         device = self._tables.device
         values, offsets = [each.to(device) for each in values], [each.to(device) for each in offsets]
@@ -109,7 +118,7 @@ class TableModule(torch.nn.Module):
         return read_rows(self._tables, [each.to(self._tables.device) for each in ids], training=self._is_learning())
 
     def _is_learning(self) -> bool:
-        if not self.training or not torch.is_grad_enabled():
+        if not (self.training and torch.is_grad_enabled() and self._tables.anchor.requires_grad):
             return False
         distributed = torch.distributed
         if self._tables.peers.is_sharded:
@@ -175,7 +184,8 @@ class TableModule(torch.nn.Module):
 
     def save_rows(self, folder: Path) -> None:
         """Write the rows and the number of the step to a new folder; ``mt.nn.save`` calls it."""
-        self._saved = (write_snapshot(self._tables, folder), folder.absolute(), self._tables.step)
+        step = self._tables.step  # of the rows: another thread may train during the write
+        self._saved = (write_snapshot(self._tables, folder), folder.absolute(), step)
 
     def load_rows(self, folder: Path) -> None:
         """Replace all rows by those of ``save_rows``."""

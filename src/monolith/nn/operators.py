@@ -4,21 +4,27 @@ The operators let ``torch.compile`` keep one graph around a module.
 
 ``read_*`` returns rows; its derivative calls ``update_*``, which changes the tables and returns an empty gradient for
 the anchor. The tables are named by the number of their set. An ``update_*`` call is never removed from a graph,
-because the gradient of the anchor is a result of the graph.
+because the gradient of the anchor is a result of the graph. Nor are two equal calls merged: each has its own number.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from monolith.core.errors import ConfigError
 from monolith.embedding.autograd import read_tensors
 from monolith.nn.table_set import Plan, TableSet, table_set
 
 __all__ = ["read_bags", "read_rows"]
+
+_calls = itertools.count()
+"""Numbers of update calls, taken while a backward pass is traced."""
+_is_exporting = getattr(torch.compiler, "is_exporting", lambda: False)  # torch 2.6 lacks it
 
 
 def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tensor], *, training: bool) -> list[Tensor]:
@@ -27,6 +33,7 @@ def read_bags(tables: TableSet, values: Sequence[Tensor], offsets: Sequence[Tens
     if not torch.compiler.is_compiling():
         inputs = [*values, *offsets]
         return list(read_tensors(_PlanSource(tables, tables.plan_bags(inputs), training=training), anchor, inputs))
+    _check_not_exported(tables)
     rows: list[Tensor] = _read_bags(anchor, list(values), list(offsets), tables.number, training)
     return rows
 
@@ -36,6 +43,7 @@ def read_rows(tables: TableSet, ids: Sequence[Tensor], *, training: bool) -> lis
     anchor = _anchor(tables, training)
     if not torch.compiler.is_compiling():
         return list(read_tensors(_PlanSource(tables, tables.plan_rows(ids), training=training), anchor, ids))
+    _check_not_exported(tables)
     rows: list[Tensor] = _read_rows(anchor, list(ids), tables.number, training)
     return rows
 
@@ -55,6 +63,15 @@ class _PlanSource:
         self._tables.take_gradients(self._plan, grads)
 
 
+def _check_not_exported(tables: TableSet) -> None:
+    """Refuse ``torch.export``: its program names tables of this process by number and holds no rows."""
+    if _is_exporting():
+        raise ConfigError(
+            f"module with tables {list(tables.specs)} is traced by torch.export, expected mt.export.export_module: a "
+            "program of torch.export holds no rows"
+        )
+
+
 def _anchor(tables: TableSet, training: bool) -> Tensor:
     return tables.anchor if training else tables.anchor.detach()
 
@@ -72,14 +89,16 @@ def _(anchor: Tensor, values: list[Tensor], offsets: list[Tensor], tables: int, 
 
 @torch.library.custom_op("monolith::update_bags", mutates_args=())
 def _update_bags(
-    anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int
+    anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int, call: int
 ) -> Tensor:
     table_set(tables).update_bags(values, offsets, grads)
     return torch.zeros_like(anchor)
 
 
 @_update_bags.register_fake
-def _(anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+def _(
+    anchor: Tensor, values: list[Tensor], offsets: list[Tensor], grads: list[Tensor], tables: int, call: int
+) -> Tensor:
     return torch.empty_like(anchor)
 
 
@@ -92,7 +111,7 @@ def _keep_bags(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 def _derive_bags(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     anchor, *inputs = ctx.saved_tensors
     values, offsets = inputs[: ctx.count], inputs[ctx.count :]
-    gradient = _update_bags(anchor, values, offsets, list(grads), ctx.tables)
+    gradient = _update_bags(anchor, values, offsets, list(grads), ctx.tables, next(_calls))
     return gradient, [None] * ctx.count, [None] * ctx.count, None, None
 
 
@@ -111,13 +130,13 @@ def _(anchor: Tensor, ids: list[Tensor], tables: int, keep: bool) -> list[Tensor
 
 
 @torch.library.custom_op("monolith::update_rows", mutates_args=())
-def _update_rows(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+def _update_rows(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int, call: int) -> Tensor:
     table_set(tables).update_rows(ids, grads)
     return torch.zeros_like(anchor)
 
 
 @_update_rows.register_fake
-def _(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int) -> Tensor:
+def _(anchor: Tensor, ids: list[Tensor], grads: list[Tensor], tables: int, call: int) -> Tensor:
     return torch.empty_like(anchor)
 
 
@@ -128,7 +147,7 @@ def _keep_rows(ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
 
 def _derive_rows(ctx: Any, grads: list[Tensor]) -> tuple[Any, ...]:
     anchor, *ids = ctx.saved_tensors
-    return _update_rows(anchor, ids, list(grads), ctx.tables), [None] * len(ids), None, None
+    return _update_rows(anchor, ids, list(grads), ctx.tables, next(_calls)), [None] * len(ids), None, None
 
 
 torch.library.register_autograd("monolith::read_rows", _derive_rows, setup_context=_keep_rows)

@@ -26,11 +26,12 @@ def write_snapshot(tables: TableSet, folder: Path) -> str:
     if not tables.peers.all_agree(is_new):
         raise ConfigError(f"folder is {str(folder)!r}, which holds a snapshot; give a new folder for each snapshot")
     folder.mkdir(parents=True, exist_ok=True)
+    step = tables.step
     tables.write(folder / "tables")
     identity = secrets.token_hex(16)
     if tables.peers.is_chief:
         rows = {entry.name: entry.rows for entry in read_manifest(folder / "tables")}
-        body = {"version": _VERSION, "id": identity, "step": tables.step, "rows": rows}
+        body = {"version": _VERSION, "id": identity, "step": step, "rows": rows}
         replace_file(folder / "module.json", json.dumps(body, indent=1).encode())
     return tables.peers.broadcast(identity)  # after the file is there
 

@@ -136,8 +136,10 @@ class TableSet(ABC):
         self.columns = tuple(columns)
         self.device = device
         self.number = next(_numbers)
-        self.anchor = torch.zeros(0, device=device, requires_grad=True)
-        """Makes outputs require a gradient, so that backward reaches the tables. It is not a parameter."""
+        self.anchor = torch.zeros(1, device=device, requires_grad=True)
+        """Makes outputs require a gradient, so that backward reaches the tables. It is not a parameter.
+
+        It has an element: a compiler computes no sum of empty gradients, and would drop both updates of two calls."""
         self.step = 0
         """Updates so far; schedules of the tables read it."""
         self.time_s = 0

@@ -127,17 +127,38 @@ def test_two_equal_ids_in_a_batch_take_one_step_of_the_optimizer() -> None:
     torch.testing.assert_close(module.table.lookup([7, 8]), reference.lookup([7, 8]))
 
 
-@pytest.mark.parametrize("freeze", ["eval", "no_grad", "inference"])
+@pytest.mark.parametrize("freeze", ["eval", "requires_grad_", "no_grad", "inference"])
 def test_reading_changes_nothing_outside_training(freeze: str) -> None:
     module = mt.nn.EmbeddingBag(2, mode="sum")
     ids = torch.tensor([[1, 2]])
     if freeze == "eval":
         assert not module.eval()(ids).requires_grad
+    elif freeze == "requires_grad_":
+        assert not module.requires_grad_(False).train()(ids).requires_grad
     else:
         with torch.no_grad() if freeze == "no_grad" else torch.inference_mode():
             assert not module(ids).requires_grad
     assert len(module.table) == 0
     assert module.steps == 0
+
+
+def test_frozen_rows_stay_while_the_rest_of_the_model_learns_and_learn_again_later() -> None:
+    module = mt.nn.Embedding(1, optimizer=mt.Sgd(1.0), initializer=mt.Zeros()).requires_grad_(False)
+    top = torch.nn.Linear(1, 1)
+    top(module(torch.tensor([7]))).sum().backward()
+    assert top.bias.grad is not None
+    assert len(module.table) == 0
+    module.requires_grad_()(torch.tensor([7])).sum().backward()
+    assert module.table.lookup([7]).tolist() == [[-1.0]]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+@pytest.mark.parametrize("module", [mt.nn.Embedding(1), mt.nn.EmbeddingBag(1)])
+def test_programs_of_torch_export_are_refused_because_they_would_hold_no_rows(
+    module: mt.nn.Embedding | mt.nn.EmbeddingBag, strict: bool
+) -> None:
+    with pytest.raises(Exception, match="export_module"):
+        torch.export.export(module.eval(), (torch.tensor([[1], [2]]),), strict=strict)
 
 
 def test_two_forward_passes_before_their_backward_passes_both_update() -> None:
@@ -195,6 +216,35 @@ def test_compiled_module_has_one_graph_and_equal_results(compiled: str) -> None:
         actual.square().sum().backward()
     torch.testing.assert_close(rows_of(other), rows_of(eager))
     assert other.steps == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "backend", "same", "expected"),
+    [
+        (mt.nn.Embedding, "aot_eager", True, [-1, -1, 1]),
+        (mt.nn.EmbeddingBag, "aot_eager", True, [-1, -1, 1]),
+        pytest.param(
+            mt.nn.Embedding,
+            "inductor",
+            False,
+            [0, -1, 0],
+            marks=[
+                pytest.mark.slow,
+                pytest.mark.filterwarnings("ignore:.*torch.jit.script_method.*:DeprecationWarning"),
+            ],
+        ),
+    ],
+)
+def test_a_compiled_module_that_is_called_twice_takes_the_gradients_of_both_calls(
+    kind: Any, backend: str, same: bool, expected: list[float]
+) -> None:
+    """A compiler must neither drop an update nor merge two equal ones."""
+    module = kind(1, optimizer=mt.Sgd(1.0), initializer=mt.Ones())
+    graph = torch.compile(lambda one, two: (module(one) * module(two)).sum(), fullgraph=True, backend=backend)
+    first = torch.tensor([[1], [2]])
+    graph(first, first if same else first + 1).backward()
+    assert module.table.lookup([1, 2, 3]).ravel().tolist() == expected
+    assert module.steps == 2
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,26 @@ def test_a_state_dict_brings_the_rows_of_its_snapshot(tmp_path: Path) -> None:
     torch.testing.assert_close(other[1].weight, model[1].weight)
 
 
+def test_a_model_that_trains_while_it_is_saved_is_newer_than_its_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, other = make_model(), make_model()
+    train(model, 1)
+    tables = model[0].table_set
+    write = tables.write
+
+    def write_then_train(folder: Path) -> None:
+        write(folder)
+        train(model, 1)
+
+    monkeypatch.setattr(tables, "write", write_then_train)
+    mt.nn.save(model, tmp_path / "rows")
+    with pytest.warns(mt.nn.RowsNotSavedWarning):
+        model.state_dict()
+    mt.nn.load(other, tmp_path / "rows")
+    assert other[0].steps == 1
+
+
 def test_a_state_dict_after_further_training_warns_and_is_refused(tmp_path: Path) -> None:
     model = make_model()
     train(model, 1)
