@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,9 +18,12 @@ from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from monolith.compat.entry_dump.dump import Progress
+    from monolith.embedding import Table
     from monolith.embedding.specs import TableSpec
 
 __all__ = ["register"]
+
+logger = logging.getLogger(__name__)
 
 _EPILOG = (
     "Example: monolith convert --to snapshot --spec user.json model.ckpt-100.assets/MonolithHashTable_user_0 user.snap"
@@ -123,15 +128,29 @@ def _to_snapshot(
     from monolith.embedding import MultiTable
 
     if not multi:
+        for path in sources:
+            if any(path.parent.glob(f"{glob.escape(path.name)}.meta-*-of-*")):
+                raise ConfigError(f"SOURCE '{path}' has .meta files, expected files of a single table; add --multi")
         table = entry_dump_to_table(sources, specs[0], allow_missing_state=allow_missing_state, progress=progress)
         table.save(destination, shards=shards)
-        return {specs[0].name: len(table)}
+        return _saved_rows(destination, {table.spec.name: table})
     basenames = [name for path in sources for name in (find_basenames(path) if path.is_dir() else [path])]
     tables = MultiTable(specs)
     by_name = {name: tables[name] for name in tables}
     restore_multi_entry_dump(basenames, by_name, allow_missing_state=allow_missing_state, progress=progress)
     tables.save(destination, shards=shards)
-    return {name: len(table) for name, table in by_name.items()}
+    return _saved_rows(destination, by_name)
+
+
+def _saved_rows(destination: Path, tables: Mapping[str, Table]) -> dict[str, int]:
+    """Return the rows of a new snapshot by table, and log a warning for the expired rows, which a save leaves out."""
+    from monolith.embedding.snapshot import read_manifest
+
+    rows = {saved.name: saved.rows for saved in read_manifest(destination)}
+    for name, count in rows.items():
+        if count < len(tables[name]):
+            logger.warning("expired rows left out table=%s rows=%d", name, len(tables[name]) - count)
+    return rows
 
 
 def _to_entry_dump(
@@ -139,13 +158,18 @@ def _to_entry_dump(
 ) -> dict[str, int]:
     from monolith.compat.entry_dump.convert import table_to_entry_dump, tables_to_multi_entry_dump
     from monolith.embedding import MultiTable, Table
+    from monolith.embedding.snapshot import read_manifest
 
-    destination.parent.mkdir(parents=True, exist_ok=True)
     if multi:
         saved = MultiTable.load(source)
+        destination.parent.mkdir(parents=True, exist_ok=True)
         tables = {name: saved[name] for name in saved}
         return tables_to_multi_entry_dump(tables, destination, shards=shards, overwrite=overwrite, progress=progress)
+    if len(saved_tables := read_manifest(source)) != 1:
+        names = ", ".join(saved.name for saved in saved_tables)
+        raise ConfigError(f"SOURCE '{source}' has {len(saved_tables)} tables ({names}), expected one; add --multi")
     table = Table.load(source)
+    destination.parent.mkdir(parents=True, exist_ok=True)
     written = table_to_entry_dump(table, destination, shards=shards, overwrite=overwrite, progress=progress)
     return {table.spec.name: written}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from monolith.cli._display import json_text
+from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from monolith.demo.experiments import CollisionResult, SyncIntervalReport
@@ -61,6 +63,7 @@ def sync_interval(
     """
     from monolith.demo.experiments import measure_world
 
+    _check_finite("--hours", hours)
     numbers = _parse_numbers("--seeds", seeds, int)
     intervals_s = _parse_numbers("--intervals", intervals, float)
     if data is None:
@@ -135,6 +138,7 @@ def collisions(
     """
     from monolith.demo.experiments import measure_collisions
 
+    _check_finite("--factor", factor)
     results = measure_collisions(
         _parse_numbers("--seeds", seeds, int),
         clicks=clicks,
@@ -157,9 +161,14 @@ def _parse_numbers(option: str, text: str, kind: Callable[[str], Any]) -> list[A
         numbers = [kind(part) for part in text.split(",")]
     except ValueError:
         raise typer.BadParameter(f"{option} is {text!r}, expected numbers separated by commas") from None
-    if any(number < 0 for number in numbers):
-        raise typer.BadParameter(f"{option} is {text!r}, expected no number below 0")
+    if not all(0 <= number < math.inf for number in numbers):
+        raise typer.BadParameter(f"{option} is {text!r}, expected finite numbers, none below 0")
     return numbers
+
+
+def _check_finite(option: str, number: float) -> None:
+    if not math.isfinite(number):
+        raise ConfigError(f"{option} is {number}, expected a finite number")
 
 
 def _show_progress(is_silent: bool) -> Callable[[int, float], None]:

@@ -78,8 +78,7 @@ V2_SIGNATURE_BITS = 48
 
 _LAYOUTS: dict[int, tuple[int, int]] = {1: (V1_SLOTS, V1_SIGNATURE_BITS), 2: (V2_SLOTS, V2_SIGNATURE_BITS)}
 _U64_MASK = (1 << 64) - 1
-_DECIMAL = re.compile(rb"0|-?[1-9][0-9]*")
-_MOST_DOUBLE = 1 << 53
+_DECIMAL = re.compile(rb"0|-?[1-9][0-9]{0,19}")
 
 
 def as_signed(fid: int) -> int:
@@ -261,13 +260,18 @@ def _plain_value(value: Any) -> int | bytes:
     """Return the integer or the bytes of a value."""
     if isinstance(value, str):
         return value.encode()
-    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _MOST_DOUBLE:
+    if isinstance(value, float | np.floating) and float(value).is_integer() and abs(float(value)) <= _most_whole(value):
         return int(value)
     if isinstance(value, np.bool_ | bool) or not isinstance(value, int | np.integer | bytes):
         raise ConfigError(
             f"value is {value!r} of type {type(value).__name__}, expected an integer, a whole float, text or bytes"
         )
     return value if isinstance(value, bytes) else int(value)
+
+
+def _most_whole(value: float | np.floating[Any]) -> int:
+    """Return the number up to which the type of ``value`` holds every integer: 2^53, for float32 2^24."""
+    return 1 << (min(53, np.finfo(type(value)).nmant + 1) if isinstance(value, np.floating) else 53)
 
 
 def from_value(slot: int, value: str | bytes | int, version: Version = 2) -> int:

@@ -147,5 +147,60 @@ def test_a_single_table_takes_the_files_of_several_servers(tmp_path: Path) -> No
     assert Table.load(tmp_path / "snap").lookup([1, 2, 3])[:, 0].tolist() == [0, 0, 1]
     with pytest.raises(ConfigError, match="SOURCE is 2 paths, expected one snapshot"):
         run("--to", "entry-dump", *sources, tmp_path / "back")
-    with pytest.raises(CheckpointMissing, match="has no file NAME-ddddd-of-ddddd"):
+    with pytest.raises(CheckpointMissing, match="has no multi-table file NAME-ddddd-of-ddddd"):
         run("--multi", "--to", "snapshot", "--spec", tmp_path / "spec.json", tmp_path / "snap", tmp_path / "other")
+
+
+def test_filters_and_single_tables_beside_the_parts_are_left_out_with_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assets = tmp_path / "model.ckpt-100.assets"
+    assets.mkdir()
+    for server in range(2):
+        table = Table(spec_of("a"))
+        table.assign([server], np.ones((1, 2), np.float32))
+        tables_to_multi_entry_dump({"a": table}, assets / f"MonolithMultiHashTable_{server}")
+        (assets / f"hash_filter_{server}-00000-of-00002").touch()
+        (assets / f"hash_filter_{server}-00001-of-00002").touch()
+    table_to_entry_dump(filled("item"), assets / "MonolithHashTable_cached_item_embeddings")
+    specs = tmp_path / "spec.json"
+    specs.write_text(spec_of("a").to_json())
+    convert = ("--multi", "--to", "snapshot", "--spec", specs, assets)
+    with caplog.at_level("WARNING"):
+        assert run(*convert, tmp_path / "snap") == "a: 2 rows\n"
+    assert "MonolithHashTable_cached_item_embeddings,hash_filter_0,hash_filter_1" in caplog.text
+    (assets / "MonolithMultiHashTable_1.meta-00000-of-00001").unlink()
+    with pytest.raises(CheckpointMissing, match=r"MonolithMultiHashTable_1\.meta"):
+        run(*convert, tmp_path / "other")
+
+
+def test_several_tables_without_the_flag_are_refused_with_it_as_the_remedy(tmp_path: Path) -> None:
+    tables_to_multi_entry_dump({name: filled(name) for name in ("a", "b")}, tmp_path / "dump")
+    (tmp_path / "spec.json").write_text(spec_of("a").to_json())
+    with pytest.raises(ConfigError, match="add --multi"):
+        run("--to", "snapshot", "--spec", tmp_path / "spec.json", tmp_path / "dump", tmp_path / "snap")
+    MultiTable([spec_of("a"), spec_of("b")]).save(tmp_path / "both")
+    with pytest.raises(ConfigError, match=r"2 tables \(a, b\), expected one; add --multi"):
+        run("--to", "entry-dump", tmp_path / "both", tmp_path / "new" / "dump")
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("multi", [False, True])
+def test_the_rows_of_the_snapshot_are_counted_without_the_expired_ones(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, multi: bool
+) -> None:
+    table = Table(spec_of("a"))
+    for row_id, time_s in ((1, 1_700_000_000), (2, 1_700_000_000 + 10 * 86400)):
+        table.assign([row_id], np.ones((1, 2), np.float32), time_s=time_s)
+    if multi:
+        tables_to_multi_entry_dump({"a": table}, tmp_path / "dump")
+    else:
+        table_to_entry_dump(table, tmp_path / "dump")
+    spec = TableSpec("a", spec_of("a").slices, expire_days=3)
+    (tmp_path / "spec.json").write_text(spec.to_json())
+    flags = ("--multi",) if multi else ()
+    convert = ("--to", "snapshot", *flags, "--spec", tmp_path / "spec.json", tmp_path / "dump", tmp_path / "snap")
+    with caplog.at_level("WARNING"):
+        assert run(*convert) == "a: 1 rows\n"
+    assert "expired rows left out table=a rows=1" in caplog.text
+    assert len(Table.load(tmp_path / "snap")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,6 +46,14 @@ def test_a_whole_float_is_the_integer(value: int) -> None:
     assert fid.id_of(float(value)) == value
 
 
+@pytest.mark.parametrize(("kind", "bits"), [(np.float16, 11), (np.float32, 24), (np.float64, 53)])
+def test_a_whole_float_is_refused_above_the_integers_that_its_type_holds(kind: Any, bits: int) -> None:
+    assert fid.id_of(kind(2**bits)) == 2**bits
+    assert fid.id_of(kind(-(2**bits))) == -(2**bits)
+    with pytest.raises(ConfigError, match="expected an integer, a whole float, text or bytes"):
+        fid.id_of(kind(2**bits + 2))
+
+
 @given(st.integers(0, 2**15 - 1), st.integers(0, 2**48 - 1))
 def test_an_integer_that_fits_shares_its_id_with_the_slot(slot: int, value: int) -> None:
     assert fid.id_of(value, slot=slot) == fid.make_v2(slot, value)
@@ -68,7 +77,7 @@ def test_an_object_or_a_broken_number_has_no_id(value: Any) -> None:
         fid.id_of(value)
 
 
-@pytest.mark.parametrize("value", ["", "x", "07", "+7", "-0", " 7", "7.0", str(2**64), str(-(2**63) - 1)])
+@pytest.mark.parametrize("value", ["", "x", "07", "+7", "-0", " 7", "7.0", str(2**64), str(-(2**63) - 1), "9" * 5000])
 def test_text_that_is_not_a_canonical_64_bit_integer_is_refused_by_an_integer_feature(value: str) -> None:
     with pytest.raises(ConfigError):
         fid.id_of(value, value_type="integer")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -15,8 +16,12 @@ from monolith.core.errors import CheckpointMissing, ConfigError
 
 __all__ = ["NewDumpFile", "NewShards", "default_shards", "find_basenames", "find_shards", "shard_path"]
 
+logger = logging.getLogger(__name__)
+
 _SUFFIX = re.compile(r"-(\d{5})-of-(\d{5})")
 _MEMBER = re.compile(r"(.+)-\d{5}-of-\d{5}")
+# Other sets of files beside the multi-table files of the original: admission filters, and tables in their own files.
+_NOT_MULTI = re.compile(r"hash_filter_\d+|MonolithHashTable_.+")
 _MAX_SHARDS = 99999
 
 
@@ -60,17 +65,20 @@ def find_shards(basename: str | os.PathLike[str]) -> list[Path]:
 
 
 def find_basenames(folder: Path) -> list[Path]:
-    """Return the basenames of all sets of files in a folder, such as the ``.assets`` of a checkpoint, sorted.
+    """Return the basenames of the multi-table files in a folder, such as the ``.assets`` of a checkpoint, sorted.
 
-    The ``.meta`` sets of multi-table files are left out.
+    Admission filters and single tables of the original, which may lie beside them, are left out with a warning.
 
     Raises:
-        CheckpointMissing: The folder has no set.
+        CheckpointMissing: The folder has no such files.
     """
     names = {match[1] for path in folder.iterdir() if (match := _MEMBER.fullmatch(path.name))}
-    basenames = sorted(folder / name for name in names if not name.endswith(".meta"))
+    others = {name for name in names if _NOT_MULTI.fullmatch(name) and f"{name}.meta" not in names}
+    if others:
+        logger.warning("files of other kinds left out folder=%s names=%s", folder, ",".join(sorted(others)))
+    basenames = sorted(folder / name for name in names - others if not name.endswith(".meta"))
     if not basenames:
-        raise CheckpointMissing(f"'{folder}' has no file NAME-ddddd-of-ddddd; check the path")
+        raise CheckpointMissing(f"'{folder}' has no multi-table file NAME-ddddd-of-ddddd; check the path")
     return basenames
 
 
@@ -185,6 +193,8 @@ class NewShards:
         try:
             for file in files:
                 file.close()
+            if len(files) > 1:  # incomplete until the end, so that no reader mixes old files with new ones
+                files[-1].path.unlink(missing_ok=True)
             for file in files:
                 file.publish()
         except BaseException:

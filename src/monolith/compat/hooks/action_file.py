@@ -48,9 +48,15 @@ class ActionFileHook(Hook):
         """Read the file at each interval, except during a save, so that answers come one at a time."""
         if self._interval.is_due(run.clock.monotonic_s()) and not self._save.is_under_way:
             path = run.model_dir / ACTION_FILE
-            text = _read(path)
-            if text:
-                path.unlink()
+            try:
+                text = path.read_text(errors="replace").strip()
+            except FileNotFoundError:
+                return
+            except OSError as error:  # a folder, or a file of another user
+                _answer(run, "", False, f"{ACTION_FILE} cannot be read ({error}); remove it")
+                return
+            if text:  # an empty file is created and not yet written
+                path.unlink(missing_ok=True)
                 self._act(run, text)
 
     @override
@@ -71,14 +77,6 @@ class ActionFileHook(Hook):
             self._save.start(run, f"asked for by {ACTION_FILE}", tell)
         else:
             _answer(run, text, False, f"action is {text!r}, expected 'action: TRIGGER_SAVE' or 'action: STOP'")
-
-
-def _read(path: Path) -> str:
-    """Return the content of the file; empty if it is absent, or created and not yet written."""
-    try:
-        return path.read_text(errors="replace").strip()
-    except FileNotFoundError:
-        return ""
 
 
 def _answer(run: Run, action: str, ok: bool, message: str) -> None:

@@ -219,6 +219,29 @@ def test_a_failure_while_writing_leaves_nothing_and_keeps_the_old(tmp_path: Path
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_replacement_that_fails_half_way_never_mixes_old_and_new_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_entry_dump(tmp_path / "t", [entry(0), entry(1)], shards=2)
+    write_multi_entry_dump(tmp_path / "m", {"a": [entry(0)]})
+    replace, calls = os.replace, iter((True, False, True, False))
+
+    def failing(source: str, target: str) -> None:
+        if not next(calls):
+            raise OSError("the disk is gone")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", failing)
+    with pytest.raises(OSError, match="gone"):
+        write_entry_dump(tmp_path / "t", [entry(2), entry(3)], shards=2, overwrite=True)
+    with pytest.raises(OSError, match="gone"):
+        write_multi_entry_dump(tmp_path / "m", {"a": [entry(2)]}, overwrite=True)
+    with pytest.raises(CheckpointMissing, match="t-00001-of-00002 is missing"):
+        list(read_entry_dump(tmp_path / "t"))
+    with pytest.raises(CheckpointMissing, match=r"no file .*m\.meta"):
+        list(read_multi_entry_dump(tmp_path / "m"))
+
+
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 

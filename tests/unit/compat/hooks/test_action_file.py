@@ -84,3 +84,12 @@ def test_the_folder_is_looked_at_every_minute_and_an_empty_file_is_waited_for(tm
     clock.advance_s(1)
     run.take_step()
     assert run.stop_reasons
+
+
+def test_a_file_that_cannot_be_read_is_answered_and_the_run_continues(tmp_path: Path) -> None:
+    (tmp_path / "monolith_action").mkdir()
+    run = FakeRun(tmp_path, [ActionFileHook()])
+    run.train(2)
+    assert run.step == 2
+    assert not answer(tmp_path)["ok"]
+    assert "monolith_action cannot be read" in answer(tmp_path)["message"]
