@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Literal, TypeAlias
 
 from monolith.core import fid
@@ -107,6 +108,13 @@ class ColumnProfile:
         first_row = next(iter(self.values))
         return all(value - self.values[first_row] == row - first_row for row, value in self.values.items())
 
+    @property
+    def holds_times(self) -> bool:
+        """True if the values are texts of a date and a time of day, in ISO 8601."""
+        if self.type != "text" or len(self.values) < _FEWEST_SORTED:
+            return False
+        return all(map(_is_time, self.values.values()))
+
     def predicts(self, labels: dict[int, float]) -> bool:
         """Return True if the column decides the label of every row of the sample, and not by chance."""
         pairs = [(self.values[row], label) for row, label in labels.items() if row in self.values]
@@ -184,6 +192,14 @@ def _is_threshold(pairs: list[tuple[Any, float]]) -> bool:
         return False
     low, high = ([value for value, label in pairs if label == each] for each in labels)
     return bool(max(low) < min(high) or max(high) < min(low))
+
+
+def _is_time(value: bytes) -> bool:
+    try:
+        datetime.fromisoformat(value.decode("ascii"))
+    except ValueError:
+        return False
+    return b":" in value
 
 
 def _values(value: Any, arm: str) -> list[Any]:

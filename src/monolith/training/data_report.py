@@ -84,6 +84,7 @@ def make_report(
         *_warn_unlearned(schema.label_features, heads),
         *_warn_leaks(profile, used, schema.label_features),
         *_warn_row_numbers(used),
+        *_warn_times(used),
         *_warn_whole_reals(used, roles, profile.rows),
         *_warn_expiry(profile, expire_days or {}),
         *([] if is_shuffled else _warn_order(profile)),
@@ -158,6 +159,16 @@ def _warn_row_numbers(used: Mapping[str, ColumnProfile]) -> list[str]:
         f"column {name!r} grows by one in every row; if it numbers the rows, leave it out: --exclude {name}"
         for name, column in used.items()
         if _is_plain(column) and column.counts_rows
+    ]
+
+
+def _warn_times(used: Mapping[str, ColumnProfile]) -> list[str]:
+    """Warn of times that are read as text: each event would get another row."""
+    return [
+        f"column {name!r} has times as text, and each time is another id; name it as the event time: "
+        f"--time-column {name}, or leave it out: --exclude {name}"
+        for name, column in used.items()
+        if _is_plain(column) and column.holds_times
     ]
 
 

@@ -271,8 +271,8 @@ class Job:
             raise ConfigError(f"keys is {names} and data is {config.data!r}, expected files; give --data FILES")
         exclude = tuple(name for name in config.columns.exclude if name not in names)
         config = replace(config, columns=replace(config.columns, exclude=exclude))
-        rows = open_rows(config, config.data, seed=self.config.run.runtime.seed)
-        keys = KeyColumns(names, profile_rows(rows))
+        keys = KeyColumns(names, profile_rows(open_rows(config, config.data, seed=self.config.run.runtime.seed)))
+        rows = open_rows(self._timed(config), config.data, seed=self.config.run.runtime.seed)
         batches = open_batches(config, rows, keys.extend(self._schema(has_labels=False)), is_training=False)
         return self.estimator.predict(batches, checkpoint=checkpoint, keys=keys.read)
 
@@ -308,7 +308,7 @@ class Job:
         shard = (self.config.run.runtime.index, self.config.run.runtime.num_workers) if is_training else (0, 1)
         seed = self.config.run.runtime.seed + (is_training and self._is_second_pass)  # another order in each pass
         options: dict[str, Any] = {"seed": seed, "shard": shard}
-        data = self._timed_input()
+        data = self._timed(self.config.input)
         rows = open_rows(data, patterns, files=files, **options)
         if window is None:
             window = self._shuffle_buffer if is_training else 0
@@ -316,12 +316,16 @@ class Job:
         then = open_then(data, **options) if is_training else None
         return open_batches(data, rows, schema, is_training=is_training, shuffle_buffer=window, then=then)
 
-    def _timed_input(self) -> DataConfig:
-        """Return the settings of the data; metrics by hour read the time column of the folder's training."""
-        data = self.config.input
-        if not self.config.run.metrics.ranking.auc_by_hour:
+    def _timed(self, data: DataConfig) -> DataConfig:
+        """Return settings of the data with the time column of the folder's training; files may lack this column.
+
+        Metrics by hour need it, and read it of streams too. A stream may hold its times in another field.
+        """
+        time, by_hour = self._time_column, self.config.run.metrics.ranking.auc_by_hour
+        if data.columns.time_column is not None or time is None or not (by_hour or reads_files(data)):
             return data
-        return replace(data, columns=replace(data.columns, time_column=self._time_column))
+        allow_missing = (*data.columns.allow_missing, *(() if by_hour else (time,)))
+        return replace(data, columns=replace(data.columns, time_column=time, allow_missing=allow_missing))
 
     @property
     def _time_column(self) -> str | None:
@@ -337,7 +341,7 @@ class Job:
         known = read_job(self.config.run.model_dir, default={})
         if known and self.config.input.resume_data:
             return int(known.get("shuffle_buffer", 0))
-        return default_shuffle(self.config.input, self.schema, self._files)
+        return default_shuffle(self._timed(self.config.input), self.schema, self._files)
 
     def _plan_progress(self) -> None:
         """Set the length of the data; a resumed pass began at the step that the job file has."""
@@ -358,7 +362,7 @@ class Job:
 
     def _report_data(self) -> None:
         """Report the role of each column of the first rows, and log warnings."""
-        config = self.config.input
+        config = self._timed(self.config.input)
         if not self.config.run.model_dir:
             logger.warning("model_dir is empty, the trained model is lost at the end; give --model-dir to keep it")
         if not reads_files(config) or self.config.run.runtime.index:

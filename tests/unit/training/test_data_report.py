@@ -105,6 +105,16 @@ def test_a_column_that_numbers_the_rows_is_a_warning() -> None:
     assert not report({"row": np.arange(ROWS)}, schema_of()).warnings
 
 
+def test_times_that_are_read_as_text_are_a_warning() -> None:
+    times = [f"2026-03-29T0{row % 10}:{row % 60:02}:07.25+02:00" for row in range(ROWS)]
+    made = report({"at": times}, schema_of("at"))
+    assert "column 'at' has times as text" in made.warnings[0]
+    assert "--time-column at" in made.warnings[0]
+    assert not report({"at": times}, schema_of()).warnings
+    assert not report({"at": [*times[1:], "now"]}, schema_of("at")).warnings
+    assert not report({"day": ["2026-03-29", "2026-03-30"] * (ROWS // 2)}, schema_of("day")).warnings
+
+
 def test_expiry_without_event_times_is_a_warning() -> None:
     columns = {"user": RANDOM.integers(0, 9, ROWS)}
     made = report(columns, schema_of("user"), expire_days={"user": 30})

@@ -43,7 +43,7 @@ def write(path: Path, **changes: Any) -> str:
 def job(folder: Path | None, data: str, **options: Any) -> Job:
     fixed: dict[str, Any] = {"batch_size": 50, "threads": 1, "log_step_count_steps": 0, "save_summary_steps": 0}
     options = {"task": "deepfm", "task_options": {"dim": 2, "hidden": [4]}, "label_features": ("click",), **options}
-    return Job(JobConfig(model_dir="" if folder is None else str(folder), data=data, **fixed, **options))
+    return Job(JobConfig(model_dir="" if folder is None else str(folder), data=data, **{**fixed, **options}))
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -101,6 +101,15 @@ def test_a_label_of_text_is_an_error_with_column_and_type(tmp_path: Path) -> Non
     with pytest.raises(SchemaMismatch, match=r"label column 'click' has type string, expected numbers"):
         job(tmp_path / "run", text).train()
     assert not (tmp_path / "run").exists(), "a refused training leaves no folder"
+
+
+def test_a_training_that_the_data_refuses_leaves_no_summaries(tmp_path: Path) -> None:
+    data = write(tmp_path / "train.parquet")
+    with pytest.raises(SchemaMismatch, match="has no column 'clikc'"):
+        job(tmp_path / "run", data, label_features=("clikc",), save_summary_steps=1).train()
+    assert not (tmp_path / "run").exists()
+    job(tmp_path / "run", data, save_summary_steps=1).train()
+    assert len(list((tmp_path / "run").glob("events.*"))) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import monolith as mt
@@ -194,3 +196,40 @@ def test_following_ends_with_max_steps_and_leaves_summaries(tmp_path: Path, parq
     found = list(job(tmp_path, data=parquet, max_steps=4).evaluate_new_checkpoints())
     assert [one["global_step"] for one in found] == [4]
     assert len(list((tmp_path / "run" / "eval").iterdir())) == 1
+
+
+class EventTime(mt.Model):
+    """Shows the event time that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding_feature("user")
+        self.vector = self.embedding_slice("user", "vec", 1)
+
+    def forward(self, batch: mt.Batch) -> mt.Output:
+        times: Any = batch.event_time_s
+        return mt.Output(
+            head="click", logits=self.vector(batch).squeeze(1), label=batch.label[:, 0], extra={"time": times.double()}
+        )
+
+
+def test_files_are_read_with_the_time_column_of_the_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = {"user": list(range(40)), "click": [0, 1] * 20, "at": [1_700_000_000 + row for row in range(40)]}
+    pq.write_table(pa.table(table), tmp_path / "a.parquet")
+    pq.write_table(pa.table(table).drop(["at"]), tmp_path / "untimed.parquet")
+    timed: dict[str, Any] = {"label_features": ("click",), "batch_size": 20, "data": str(tmp_path / "a.parquet")}
+    task = f"{EventTime.__module__}.EventTime"
+    job(tmp_path, task=task, time_column="at", **timed).train()
+
+    def times(**options: Any) -> list[float]:
+        return [time for part in job(tmp_path, **{**timed, **options}).predict() for time in part["time"].tolist()]
+
+    assert times() == table["at"]
+    assert times(keys=("at",)) == table["at"]
+    assert times(data=str(tmp_path / "untimed.parquet")) == [0.0] * 40
+    assert "columns missing" in caplog.text
+
+    again = job(tmp_path, task=task, more=True, **timed)  # the folder knows the time column
+    again.train()
+    assert again.estimator.store["user"].max_time_s == table["at"][-1]
+    assert [batch.event_time_s.min() for batch in again.read_training_data()] == [table["at"][0], table["at"][20]]

@@ -190,9 +190,10 @@ class TableColumns:
             self._check_wanted(self.wanted, schema, set(names), source)
         choices = [self._choice(name, schema.field(name).type, source) for name in names]
         filled = [choice.name for choice in choices if choice.line_field is not None]
-        if self._options.time_column is not None:
-            choices.append(self._time_choice(self._options.time_column, schema, filled, source))
-            filled.append(self._options.time_column)
+        time = self._options.time_column
+        if time is not None and (time in counts or time not in self._options.allow_missing):
+            choices.append(self._time_choice(time, schema, filled, source))
+            filled.append(time)
         if filled and _LINE_ID in names:
             raise SchemaMismatch(
                 f"{source}: {_LINE_ID!r} and {', '.join(map(repr, filled))} both give the LineId; name the columns to "
@@ -247,10 +248,12 @@ class TableColumns:
     def _check_wanted(self, wanted: WantedColumns, schema: Any, names: set[str], source: str) -> None:
         absent = [name for name, others in wanted.features.items() if not names.intersection((name, *others))]
         absent += [name for name in wanted.labels if name not in names]
-        allowed = self._options.allow_missing
+        allowed, time = self._options.allow_missing, self._options.time_column
         refused = [] if ALL_MISSING in allowed else [name for name in absent if name not in allowed]
         if refused:
             raise SchemaMismatch(_describe_missing(source, refused, wanted, schema.names, self._options.exclude))
+        if time in allowed and time not in schema.names and time not in absent:
+            absent.append(time)
         if absent:
             self.missing += len(absent)
             logger.warning("columns missing file=%s columns=%s", source, ",".join(absent))

@@ -42,7 +42,7 @@ class ColumnOptions:
     """Settings of the reader for all columns."""
 
     allow_missing: tuple[str, ...] = ()
-    """Wanted columns that a table may lack; ``ALL_MISSING`` stands for all."""
+    """Wanted columns that a table may lack; ``ALL_MISSING`` stands for all. A time column counts only by its name."""
 
     exclude: frozenset[str] = frozenset()
     """Columns that are not read."""

@@ -61,7 +61,7 @@ RETIRED: Mapping[str, str] = MappingProxyType(
         "enable_tf2_profiler_hook": "use profile_some_steps_from",
         "tensorboard_log_path": "summaries are in model_dir; remove it",
         "enable_model_dump": _NEVER_WORKED,
-        "disable_native_metrics": "use metrics_port, which is off by default",
+        "disable_native_metrics": "use progressive_validation",
         "enable_throughput_hook": _AS_HOOK,
         "enable_deep_insight": "use prediction_path or prediction_kafka_topic",
         "enable_file_metrics": "use prediction_path",

@@ -33,7 +33,8 @@ class SummaryFile:
     """A new event file in a folder. Every call is in the file when it returns, after ``flush`` for other processes.
 
     Args:
-        folder: TensorBoard's log folder or one below it; created when absent.
+        folder: TensorBoard's log folder or one below it; created when absent. Folder and file appear with the first
+            summary, so that a run that is refused leaves neither.
         clock: Where the time of an event comes from.
 
     Raises:
@@ -45,10 +46,9 @@ class SummaryFile:
         self._event = _load("tensorboardX.proto.event_pb2").Event
         self._messages = _load("tensorboardX.proto.summary_pb2")
         self._tensors = _load("tensorboardX.proto.tensor_pb2")
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        # The name holds whole seconds only: the suffix keeps two files of one second apart.
-        prefix, suffix = os.path.join(folder, "events"), f".{uuid.uuid4().hex[:8]}"
-        self._writer: Any = _load("tensorboardX.event_file_writer").EventsWriter(prefix, suffix)
+        self._folder = Path(folder)
+        self._make_writer: Any = _load("tensorboardX.event_file_writer").EventsWriter
+        self._writer: Any = None
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write numbers by tag; those that are NaN are left out."""
@@ -69,7 +69,8 @@ class SummaryFile:
 
     def flush(self) -> None:
         """Hand everything to the operating system."""
-        self._writer.flush()
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
         """Close the file. May be called twice."""
@@ -92,6 +93,10 @@ class SummaryFile:
         return tensor
 
     def _write(self, summary: Any, step: int) -> None:
+        if self._writer is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            # The name holds whole seconds only: the suffix keeps two files of one second apart.
+            self._writer = self._make_writer(str(self._folder / "events"), f".{uuid.uuid4().hex[:8]}")
         self._writer.write_event(self._event(wall_time=self._clock.now_s(), step=step, summary=summary))
 
 

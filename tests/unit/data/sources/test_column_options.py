@@ -126,6 +126,14 @@ def test_an_invalid_time_names_the_column() -> None:
         list(batches(twice, USER, time_column="at"))
 
 
+def test_a_time_column_may_be_missing_only_by_its_name(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(SchemaMismatch, match="no column 'at' for the event time"):
+        list(batches(TABLE, USER, time_column="at", allow_missing=True))
+    [batch] = list(batches(TABLE, USER, time_column="at", allow_missing=["at"]))
+    assert batch.event_time_s.tolist() == [0, 0, 0]
+    assert "columns missing file=frame columns=at" in caplog.text
+
+
 def test_the_time_may_be_a_feature_too() -> None:
     table = TABLE.append_column("at", pa.array([1_700_000_000, 1_700_000_001, 1_700_000_002]))
     schema = Schema(dense=[DenseFeature("at", dtype="int64")], label_features=["click"])
