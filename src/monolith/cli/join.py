@@ -72,6 +72,9 @@ def join(
     on_lost: Annotated[
         str, typer.Option(help="If retention removed unread records: raise, or continue at the earliest.")
     ] = "raise",
+    on_corrupt: Annotated[
+        str, typer.Option(help="On a damaged batch of a log: raise, or skip it and count its records as lost.")
+    ] = "raise",
     memory_mb: Annotated[int, typer.Option(min=1, help="State in memory per partition, MiB; more is spilled.")] = 1024,
     disk_mb: Annotated[int, typer.Option(min=0, help="Spilled state per partition, MiB; then windows close early.")] = (
         16384
@@ -96,6 +99,7 @@ def join(
 
     _check("start", start, ("earliest", "latest"))
     _check("on-lost", on_lost, ("raise", "earliest"))
+    _check("on-corrupt", on_corrupt, ("raise", "skip"))
     settings = JoinSettings(
         tasks=parse_tasks(tasks),
         window_ms=_to_ms("window-s", window_s),
@@ -117,7 +121,15 @@ def join(
         disk_bytes=disk_mb << 20,
         idle_advance=not until_end,
     )
-    topics = JoinTopics(inputs, output, dead, name=name, start=cast(Any, start), on_lost=cast(Any, on_lost))
+    topics = JoinTopics(
+        inputs,
+        output,
+        dead,
+        name=name,
+        start=cast(Any, start),
+        on_lost=cast(Any, on_lost),
+        on_corrupt=cast(Any, on_corrupt),
+    )
 
     def make_group(partition: int) -> JoinGroup:
         return topics.make_group(

@@ -6,7 +6,8 @@ import base64
 import json
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -15,6 +16,7 @@ from monolith.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from monolith._native import EventLogChunk
+    from monolith.data.sources.event_log.writer import LogWriter
 
 __all__ = ["register"]
 
@@ -160,17 +162,10 @@ def append(
     as_json: AsJson = False,
 ) -> None:
     """Append the lines of standard input to a topic, or the records of a file."""
-    from monolith.data.sources.event_log.topic import Topic, TopicSettings
     from monolith.data.sources.event_log.writer import LogWriter
-    from monolith.data.sources.urls import parse_url
 
-    if create:
-        parts = parse_url(url if "://" in url else f"log://{url}")
-        settings = TopicSettings(partitions=partitions, durability=durability)  # type: ignore[arg-type]
-        topic = Topic.create(parts.place, parts.topic, settings)
-    else:
-        topic = open_topic(url)
-    writer = LogWriter(topic)
+    writer = _create(url, partitions, durability) if create else LogWriter(open_topic(url))
+    topic = writer.topic
     try:
         with writer:
             for number, (value, key, time_ms) in enumerate(_messages(records, lines), 1):
@@ -183,6 +178,17 @@ def append(
         raise
     count = writer.written_records
     typer.echo(json.dumps({"url": topic.url, "records": count}) if as_json else f"{topic.url}: {count:,} records added")
+
+
+def _create(url: str, partitions: int, durability: str) -> LogWriter:
+    """Return a writer of a topic that is created where it is absent. Options of the URL replace the arguments."""
+    from monolith.data.sources.urls import open_sink, parse_url
+
+    parts = parse_url(url if "://" in url else f"log://{url}" if "/" in url else f"log://./{url}")
+    if parts.kind != "log":
+        raise ConfigError(f"url is {url!r}, expected log://PATH/TOPIC")
+    options = {"partitions": str(partitions), "durability": durability, **parts.options}
+    return cast("LogWriter", open_sink(replace(parts, options=options)))
 
 
 def _messages(path: str | None, lines: bool) -> Iterator[tuple[bytes, bytes | None, int | None]]:

@@ -89,6 +89,8 @@ class Explainer:
                 raise ValueError
         except ValueError:
             return 400, {"error": f"id is {text!r}, expected a whole number of 64 bits, decimal or 0x..."}
+        if not tables:
+            return 503, {"error": "no target reports tables; add metrics pages of the parameter servers to --targets"}
         fid = number - (1 << 64) if number >= 1 << 63 else number
         link = self._links[int(shard_of([fid], len(self._links))[0])]
         lines = []

@@ -304,7 +304,7 @@ JOIN_IDLE_PARTITIONS = MetricSpec(
 JOIN_LOST_RECORDS_TOTAL = MetricSpec(
     name="monolith_join_lost_records_total",
     kind="counter",
-    help="Input records that retention removed before the joiner read them.",
+    help="Input records that retention removed before the joiner read them, or that lay in a skipped damaged batch.",
     labels=("group", "topic"),
 )
 JOIN_OPEN_IMPRESSIONS = MetricSpec(

@@ -255,6 +255,13 @@ def test_the_explain_box_asks_the_server_that_owns_the_id(scraper: Scraper) -> N
         assert call(server.port, "/api/explain?id=many")[0] == 400
 
 
+def test_the_explain_box_names_the_remedy_where_no_target_reports_tables() -> None:
+    explainer = Explainer(["127.0.0.1:1"])
+    status, body = explainer.explain("42", [])
+    assert (status, "--targets" in body["error"]) == (503, True)
+    explainer.close()
+
+
 def test_a_counter_that_fell_is_of_a_restarted_process() -> None:
     chart = CHART["throughput"]
     before = parse_samples("monolith_train_samples_total 1000\n")

@@ -104,6 +104,25 @@ def test_a_version_whose_cuts_fail_stays_as_exported_and_reports_it(
     assert caplog.text.count("cut not applied, retrying model=clicks/7") == 1
 
 
+def test_a_version_without_cuts_or_without_a_source_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = FakeClock()
+    following = follow({"clicks": tmp_path}, clock)
+    waiting: Any = following(Path("clicks/7"))
+    assert caplog.text.count(f"no cut is published yet, serving the export model=clicks/7 source={tmp_path}") == 1
+    Trainer(tmp_path, clock).publish(2.0)
+    eventually(lambda: waiting.shown() == [2.0, 2.0])
+    waiting.close()
+    misnamed: Any = follow({"click": tmp_path}, clock)(Path("clicks/7"))
+    assert misnamed.shown() == [0.0]
+    assert caplog.text.count("no --sync-from names this model, serving its export model=clicks/7 names=click") == 1
+    caplog.clear()
+    for version in (follow({}, clock)(Path("clicks/7")), follow({"": tmp_path}, clock)(Path("clicks/7"))):
+        version.close()
+    assert "serving" not in caplog.text
+
+
 def test_each_model_follows_its_own_folder(tmp_path: Path) -> None:
     clock = FakeClock()
     for name, value in (("one", 1.0), ("rest", 5.0)):

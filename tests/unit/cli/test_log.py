@@ -57,6 +57,19 @@ def test_append_accepts_the_output_of_cat(url: str, tmp_path: Path) -> None:
         assert {**before, "append_ms": 0} == {**after, "append_ms": 0}
 
 
+def test_a_new_topic_has_the_settings_of_its_url(tmp_path: Path) -> None:
+    url = f"log://{tmp_path}/kept?retain_bytes=8192&retain_s=60&partitions=3"
+    run("log", "append", url, "--create", "--durability", "commit", given="one\n")
+    settings = Topic.open(tmp_path, "kept").settings
+    assert (settings.retain_bytes, settings.retain_s, settings.partitions) == (8192, 60, 3)
+    assert settings.durability == "commit"
+    for wrong, text in ((f"log://{tmp_path}/other?retain=1", "'retain'"), ("kafka://host:1/other", "log://PATH/TOPIC")):
+        error, _ = fails("log", "append", wrong, "--create")
+        assert isinstance(error, ConfigError)
+        assert text in str(error)
+    assert not (tmp_path / "other").exists()
+
+
 def test_cat_begins_and_ends_where_it_is_asked_to(url: str) -> None:
     def offsets(*arguments: object) -> list[int]:
         return [row["offset"] for row in rows(run("log", "cat", url, "--json", *arguments))]

@@ -615,7 +615,7 @@ def test_an_event_that_makes_the_core_raise_twice_is_a_dead_letter(root: Path, f
     assert [value for _, value in letters] == [impressions(5)[3]] * dead
 
 
-def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:
+def test_a_full_disk_stops_commits_and_loses_nothing(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(root, impressions(20))
     failures = [errno.ENOSPC, errno.ENOSPC, errno.EDQUOT]
     group = make_group(root, settings=JoinSettings(window_ms=10), options=OPTIONS)
@@ -635,6 +635,7 @@ def test_a_full_disk_stops_commits_and_loses_nothing(root: Path) -> None:
     group.finish()
     group.close()
     assert group.status.commit_failures == 3
+    assert caplog.text.count("commit waits") == 1, "the log may lie on the same disk"
     assert [item for item, _ in labels(root)] == list(range(20))
 
 
@@ -725,3 +726,32 @@ def test_a_consumer_behind_retention_raises_or_counts(root: Path, on_lost: Any) 
         assert group.lost_records()["short"] > 100
         assert group.status.records < 100
     group.abandon()
+
+
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_a_damaged_batch_of_an_input_raises_or_is_skipped_once(root: Path, on_corrupt: Any) -> None:
+    with LogWriter(Topic.open(root, "events"), partition=0) as writer:
+        for first in (0, 10, 20):
+            writer.append(0, impressions(10, first), [b"key"] * 10, [START_MS] * 10)
+    (segment,) = (root / "events").rglob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+    topics = JoinTopics([f"log://{root}/events"], f"log://{root}/examples", on_corrupt=on_corrupt)
+    settings = JoinSettings(window_ms=10)
+
+    def join() -> JoinGroup:
+        return topics.make_group(0, settings, root / "state", options=OPTIONS)
+
+    if on_corrupt == "raise":
+        with pytest.raises(DataError, match="offsets 10 to 19"):
+            run_to_end(join())
+        return
+    group = join()
+    group.start()
+    while group.step(0.0):
+        pass
+    assert group.lost_records() == {"events": 10}
+    group.abandon()  # as a killed process: the next one repeats the commits across the damage
+    run_to_end(join())
+    assert [item for item, _ in labels(root)] == [*range(10), *range(20, 30)]

@@ -71,7 +71,7 @@ def parse_url(text: str) -> StreamUrl:
 def sample_url(text: str) -> str:
     """Return the URL of all records that a log holds now, without a group: to look at a stream before it is read."""
     parts = parse_url(text)
-    options = {name: value for name, value in parts.options.items() if name == "partitions"}
+    options = {name: value for name, value in parts.options.items() if name in ("partitions", "on_corrupt")}
     query = "&".join(f"{name}={value}" for name, value in {**options, "until_end": "true"}.items())
     return f"{parts.kind}://{parts.place.rstrip('/')}/{parts.topic}?{query}"
 
@@ -106,14 +106,14 @@ def open_source(
 ) -> Source:
     """Open the source that a URL names.
 
-    Options of a log: group, start, partitions, poll_records, idle_end_s, until_end, on_lost. Options of Kafka: group
-    (needed), start, poll_records, idle_end_s, config (a file of librdkafka settings).
+    Options of a log: group, start, partitions, poll_records, idle_end_s, until_end, on_lost, on_corrupt. Options of
+    Kafka: group (needed), start, poll_records, idle_end_s, on_corrupt, config (a file of librdkafka settings).
 
     Args:
         url: The URL.
         record: The message type of the records.
         framing: None if a message is one bare record.
-        on_corrupt: "raise" on a record that cannot be parsed, or "skip" it.
+        on_corrupt: "raise" on a record that cannot be parsed, or "skip" it; an option of the URL replaces it.
         shard: (index, count): the worker's share of a log's partitions. Kafka shares partitions by the group.
         defaults: Keyword arguments of the source; options of the URL replace them.
 
@@ -121,16 +121,14 @@ def open_source(
         ConfigError: The URL or an option is invalid, or the topic does not exist.
     """
     parts = parse_url(url) if isinstance(url, str) else url
-    options = {name: value for name, value in defaults.items() if value is not None}
+    options = {"on_corrupt": on_corrupt, **{name: value for name, value in defaults.items() if value is not None}}
     options |= _parse_options(parts, _LOG_OPTIONS if parts.kind == "log" else _KAFKA_OPTIONS)
     if parts.kind == "kafka":
         from monolith.data.sources.kafka.source import KafkaSource
 
         if "group" not in options:
             raise ConfigError(f"url of topic {parts.topic!r} has no group, expected kafka://SERVERS/TOPIC?group=NAME")
-        return KafkaSource(
-            parts.place, parts.topic.split(","), record=record, framing=framing, on_corrupt=on_corrupt, **options
-        )
+        return KafkaSource(parts.place, parts.topic.split(","), record=record, framing=framing, **options)
     topic = Topic.open(parts.place, parts.topic)
     numbers = options.pop("partitions", range(topic.settings.partitions))
     share = [number for position, number in enumerate(numbers) if position % shard[1] == shard[0]]
@@ -139,7 +137,7 @@ def open_source(
             f"topic {topic.name!r} has {len(numbers)} partitions for {shard[1]} workers, expected one for each; "
             "start fewer workers, or create a topic with more partitions"
         )
-    return EventLogSource(topic, record, framing=framing, on_corrupt=on_corrupt, partitions=share, **options)
+    return EventLogSource(topic, record, framing=framing, partitions=share, **options)
 
 
 def open_sink(url: str | StreamUrl, **options: Any) -> Sink:
@@ -196,12 +194,14 @@ _LOG_OPTIONS: dict[str, Callable[[str], Any]] = {
     "idle_end_s": float,
     "until_end": _flag,
     "on_lost": str,
+    "on_corrupt": str,
 }
 _KAFKA_OPTIONS: dict[str, Callable[[str], Any]] = {
     "group": str,
     "start": parse_start,
     "poll_records": int,
     "idle_end_s": float,
+    "on_corrupt": str,
     "config": read_settings,
 }
 _SINK_OPTIONS: dict[str, Callable[[str], Any]] = {

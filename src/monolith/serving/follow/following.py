@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import threading
 from collections import defaultdict
@@ -31,6 +32,8 @@ from monolith.telemetry.histogram import Histogram
 from monolith.telemetry.text import Samples
 
 __all__ = ["Following", "Source", "FeedSettings", "FeedSource", "parse_sources"]
+
+logger = logging.getLogger(__name__)
 
 _ADDRESS = re.compile(r"[^/\\]+:[0-9]+")
 
@@ -138,6 +141,13 @@ class Following:
         servable = self._load(folder)
         source = self._sources.get(servable.name, self._sources.get(""))
         if source is None:
+            if self._sources:
+                logger.warning(
+                    "no --sync-from names this model, serving its export model=%s/%d names=%s",
+                    servable.name,
+                    servable.version,
+                    ",".join(sorted(self._sources)),
+                )
             self._admit(servable)
             return servable
         servable.mark_following()
@@ -153,6 +163,13 @@ class Following:
             is_part=servable.is_part,
         )
         follower.try_step()
+        if follower.status.newest is None and not follower.status.error:
+            logger.warning(
+                "no cut is published yet, serving the export model=%s/%d source=%s",
+                servable.name,
+                servable.version,
+                source.address if isinstance(source, FeedSource) else source,
+            )
         self._admit(servable)
         with self._lock:
             self._followers[servable] = follower

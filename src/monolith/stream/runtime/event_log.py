@@ -16,7 +16,7 @@ from typing_extensions import override
 from monolith import _native
 from monolith.core.errors import AppendRefused, DataError
 from monolith.data.sources.event_log.groups import commit_group
-from monolith.data.sources.event_log.topic import Topic
+from monolith.data.sources.event_log.topic import Topic, stream_name
 from monolith.data.sources.event_log.writer import LogWriter
 from monolith.stream.hashes import fnv1a64
 from monolith.stream.native_core import JoinBatch
@@ -36,6 +36,7 @@ class LogInput(JoinInput):
         group: Consumer group whose position follows the snapshots, for observers.
         start: Where to begin without a snapshot.
         on_lost: "raise" if retention removed the next record, or continue at the "earliest" one.
+        on_corrupt: "raise" on a damaged batch, or "skip" it and count its records as lost.
     """
 
     def __init__(
@@ -46,12 +47,16 @@ class LogInput(JoinInput):
         group: str,
         start: Literal["earliest", "latest"] = "earliest",
         on_lost: Literal["raise", "earliest"] = "raise",
+        on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
         self._topic = topic
         self._number = partition
         self._group = group
         self._partition = topic.open_partition(partition)
-        self._reader = _native.EventLogReader([self._partition], topic.wake_path, on_lost == "earliest", False)
+        self._reader = _native.EventLogReader(
+            [self._partition], topic.wake_path, on_lost == "earliest", on_corrupt == "skip"
+        )
+        self._damaged = 0
         if start == "latest":
             self._reader.seek(0, self._partition.visible_end)
         else:
@@ -70,11 +75,15 @@ class LogInput(JoinInput):
     @property
     @override
     def lost_records(self) -> int:
-        return self._reader.lost(0)
+        return self._reader.lost(0) + self._reader.corrupt_records(0)
 
     @override
     def read(self, most_records: int, wait_s: float) -> Lot | None:
         chunk = self._reader.read(most_records, int(wait_s * 1000))
+        if (damaged := self._reader.corrupt_records(0)) > self._damaged:
+            stream = stream_name(self._topic.name, self._number)
+            logger.warning("damaged records skipped stream=%s records=%d", stream, damaged - self._damaged)
+            self._damaged = damaged
         if chunk is None:
             return None
         batch = JoinBatch(chunk.records, chunk.append_ms, chunk.keys, chunk.times_ms)

@@ -11,6 +11,7 @@ One thread uses a group.
 from __future__ import annotations
 
 import errno
+import itertools
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -38,6 +39,8 @@ _PART_BITS = 20  # a commit has at most 2**20 output batches
 _BATCH_BYTES = 8 << 20
 _CLOCK_JUMP_MS = 60_000
 _RETRY_S = 0.5
+_ATTEMPTS_PER_LINE = 120
+"""Attempts at a commit of which one writes a line to the log: a line per minute."""
 _REPEAT_WAIT_S = 1.0
 _REPEAT_WAITS = 30
 """Most waits for one lot of a replay: brokers may take seconds to answer after a restart."""
@@ -259,7 +262,7 @@ class JoinGroup:
             self._update_status()
 
     def lost_records(self) -> dict[str, int]:
-        """Return the records that retention removed before the group read them, by topic."""
+        """Return the records that retention removed before the group read them, or that lay in damage, by topic."""
         return {each.topic: each.lost_records for each in self._inputs}
 
     def is_at_end(self) -> bool:
@@ -456,12 +459,13 @@ class JoinGroup:
 
     def _retry(self, write: Callable[[], None]) -> None:
         """Call ``write`` until the disk has room. Input waits meanwhile, and nothing is lost."""
-        while True:
+        for attempt in itertools.count():
             try:
                 return write()
             except OSError as error:
                 self.status.commit_failures += 1
-                logger.error("commit waits commit=%d error=%s", self._commit + 1, error)
+                if attempt % _ATTEMPTS_PER_LINE == 0:  # the log may lie on the same disk
+                    logger.error("commit waits commit=%d error=%s", self._commit + 1, error)
                 self._on_point("commit waits")
                 if self.is_stopping:
                     raise

@@ -39,7 +39,7 @@ class JoinInput(Protocol):
 
     @property
     def lost_records(self) -> int:
-        """Number of records that retention removed before ``read`` reached them."""
+        """Number of records that retention removed before ``read`` reached them, or that lay in skipped damage."""
 
     def read(self, most_records: int, wait_s: float) -> Lot | None:
         """Return the next records, or None if none arrives within ``wait_s``.

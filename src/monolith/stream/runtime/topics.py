@@ -37,6 +37,7 @@ class JoinTopics:
         name: Name of the join: consumer group, producer and transaction ids.
         start: Where to begin without a snapshot.
         on_lost: "raise" if retention removed the next record, or continue at the "earliest" one.
+        on_corrupt: "raise" on a damaged batch of an event log, or "skip" it and count its records as lost.
 
     Raises:
         ConfigError: A URL is invalid, an output is also an input or the other output, or the inputs differ in their
@@ -52,6 +53,7 @@ class JoinTopics:
         name: str = "join",
         start: Literal["earliest", "latest"] = "earliest",
         on_lost: Literal["raise", "earliest"] = "raise",
+        on_corrupt: Literal["raise", "skip"] = "raise",
     ) -> None:
         if not inputs:
             raise ConfigError("inputs is empty, expected at least one URL, such as log://data/events")
@@ -62,6 +64,7 @@ class JoinTopics:
         self._name = name
         self._start = start
         self._on_lost = on_lost
+        self._on_corrupt = on_corrupt
         counts = {f"{each.place}/{each.topic}": _count_partitions(each) for each in self._inputs}
         if len(set(counts.values())) > 1:
             shown = ", ".join(f"{topic} has {count}" for topic, count in counts.items())
@@ -127,7 +130,14 @@ class JoinTopics:
     def _open_input(self, url: StreamUrl, partition: int) -> JoinInput:
         if url.kind == "log":
             topic = Topic.open(url.place, url.topic)
-            return LogInput(topic, partition, group=self._name, start=self._start, on_lost=self._on_lost)
+            return LogInput(
+                topic,
+                partition,
+                group=self._name,
+                start=self._start,
+                on_lost=self._on_lost,
+                on_corrupt=self._on_corrupt,
+            )
         return KafkaInput(
             url.place,
             url.topic,
@@ -147,7 +157,10 @@ class JoinTopics:
 def _check_options(url: StreamUrl) -> StreamUrl:
     known = {"log": set(), "kafka": {"config"}}[url.kind]
     if unknown := sorted(set(url.options) - known):
-        raise ConfigError(f"url of topic {url.topic!r} has option {unknown[0]!r}, expected {sorted(known) or 'none'}")
+        raise ConfigError(
+            f"url of topic {url.topic!r} has option {unknown[0]!r}, expected {sorted(known) or 'none'}; "
+            "create a topic with settings first: monolith log append URL --create"
+        )
     return url
 
 

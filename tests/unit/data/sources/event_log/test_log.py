@@ -16,12 +16,13 @@ import pytest
 
 from file_limit import file_limit
 from monolith import _native
-from monolith.core.errors import AppendRefused, ConfigError, DataError
+from monolith.core.errors import AppendRefused, ConfigError, DataError, RecordCorrupt
 from monolith.data.records.framing import Framing
 from monolith.data.sources.event_log.groups import commit_group, load_group
 from monolith.data.sources.event_log.source import EventLogSource
 from monolith.data.sources.event_log.topic import Topic, TopicSettings
 from monolith.data.sources.event_log.writer import LogWriter
+from monolith.data.sources.urls import open_source, sample_url
 from monolith.telemetry.names import LOG_LAG_RECORDS, LOG_LOST_RECORDS_TOTAL, LOG_RECORDS_TOTAL
 
 T0 = 1_700_000_000_000
@@ -459,6 +460,30 @@ def test_framed_records_inside_messages_are_split(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"log events\[0\]: message at offset 1.*on_corrupt='skip'"):
         read_all(topic, framing=framing)
     assert read_all(topic, framing=framing, on_corrupt="skip") == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("as_sample", [False, True])
+def test_a_url_chooses_to_skip_a_damaged_batch(tmp_path: Path, as_sample: bool) -> None:
+    topic = make(tmp_path)
+    with LogWriter(topic) as writer:
+        for value in (b"a", b"b", b"c"):
+            writer.append(0, [value])
+    (segment,) = Path(topic.folder).rglob("*.log")
+    content = bytearray(segment.read_bytes())
+    content[len(content) // 2] ^= 0xFF
+    segment.write_bytes(content)
+
+    def opened(options: str) -> EventLogSource:
+        url = f"{topic.url}?until_end=true{options}"
+        source = open_source(sample_url(url) if as_sample else url, "example")
+        assert isinstance(source, EventLogSource)
+        return source
+
+    with pytest.raises(RecordCorrupt, match="on_corrupt"):
+        drain(opened(""))
+    assert drain(opened("&on_corrupt=skip")) == [b"a", b"c"]
+    with pytest.raises(ConfigError, match="on_corrupt is 'ignore', expected 'raise' or 'skip'"):
+        opened("&on_corrupt=ignore")
 
 
 def test_a_waiting_reader_wakes_up_without_polling(tmp_path: Path) -> None:
