@@ -187,10 +187,17 @@ def test_old_jobs_are_removed_and_a_job_starts_with_nothing(zookeeper: ZooKeeper
         assert sorted(watcher.session.children(root)) == [live, old]
         prepare_job(zookeeper.address, job, root=root, clock=later)
         assert watcher.session.children(root) == [live]
-        with pytest.raises(ClusterError, match=r"job 'live' exists.*are: live"):
+        with pytest.raises(ClusterError, match=r"job 'live' exists.*the processes .*--force"):
             prepare_job(zookeeper.address, live, root=root)
         prepare_job(zookeeper.address, live, root=root, is_forced=True)
         assert watcher.session.children(root) == []
+
+
+def test_a_job_whose_processes_have_ended_may_start_again(zookeeper: ZooKeeperServer) -> None:
+    root, job = f"/{uuid.uuid4().hex}", "job"
+    with DiscoveryGuard(zookeeper_peer(zookeeper, job, root=root)) as guard:
+        guard.register(service(0))
+    prepare_job(zookeeper.address, job, root=root)
 
 
 def test_the_command_that_prepares_a_job_refuses_a_running_one_unless_forced(zookeeper: ZooKeeperServer) -> None:

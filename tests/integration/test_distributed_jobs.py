@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -86,6 +87,29 @@ def test_each_process_of_a_job_can_be_killed_and_the_job_goes_on(tmp_path: Path,
         job.signal("chief", signal.SIGTERM)
         assert [job.end(name) for name in ("chief", "worker 1", "ps 0", "ps 1")] == [0, 0, 0, 0], job.logs()
     assert saved_steps(tmp_path)[-1] > before, "training resumes where it was"
+
+
+def test_a_job_reads_on_where_a_signal_ended_a_worker_and_repeats_no_data(tmp_path: Path, pattern: str) -> None:
+    told = options(pattern, tmp_path, *by_file(tmp_path))
+    positions = []
+    for logs, chief_says in (
+        ("first", "checkpoint saved"),
+        ("again", "the data ends where the last run stopped, nothing was trained"),
+    ):
+        (tmp_path / logs).mkdir()
+        with JobProcesses(tmp_path / logs, told, num_ps=1, num_workers=2) as job:
+            job.start("ps 0")
+            job.start("chief", "--epochs", 1)
+            job.start("worker 1")
+            job.wait_for("worker 1", "step finished")
+            job.signal("worker 1", signal.SIGTERM)
+            assert [job.end(name) for name in ("worker 1", "chief", "ps 0")] == [0, 0, 0], job.logs()
+            assert chief_says in job.said("chief")
+            assert "job ended with unread data of workers; run the job again workers=[1]" in job.said("chief")
+        newest = CheckpointFolder(tmp_path / "run" / "checkpoints").saved()[-1]
+        positions.append(json.loads((newest.path / "state.json").read_bytes())["extra"]["workers"])
+    assert positions[0]["0"] == positions[1]["0"]
+    assert positions[0]["1"] != positions[1]["1"]
 
 
 def test_a_server_that_is_held_up_holds_up_the_job_and_no_longer(tmp_path: Path, pattern: str) -> None:

@@ -338,6 +338,14 @@ class TestController:
         assert configs["entry"] == {"model_base_path": f"{export}/entry", "version_policy": "latest"}
         assert {configs[name]["version_policy"] for name in ALL[1:]} == {"latest_once"}
 
+    def test_a_relative_folder_is_declared_by_its_absolute_path(
+        self, control: Control, export: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(export.parent)
+        control.controller.declare(f"./{export.name}/", model_name=MODEL)
+        info = control.controller.bzid_info()["model_info"][MODEL]
+        assert json.loads(info["entry"]["deploy_config"])["model_base_path"] == f"{export}/entry"
+
     # T26, T27, T28, T29
     def test_t26_to_t29_sub_graphs_are_published_and_unpublished(self, control: Control, export: Path) -> None:
         control.controller.declare(str(export))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import logging
+import os
 from typing import Any
 
 from monolith.agent.export_names import find_sub_models, read_model_name
@@ -57,7 +58,8 @@ class Controller:
             raise ConfigError(
                 f"export_base is {export_base!r}, expected the base folder of an export; give --export-base"
             )
-        base = export_base if export_base.endswith("://") else export_base.rstrip("/")
+        # Agents run in other folders: a relative path in ZooKeeper would be another folder there.
+        base = export_base.rstrip("/") if "://" in export_base else os.path.abspath(export_base)
         sub_models = find_sub_models(base)
         if not sub_models:
             raise ConfigError(

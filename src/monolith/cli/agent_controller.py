@@ -43,7 +43,7 @@ def controller(
     ] = "",
     layout: Annotated[str, typer.Option("--layout", help="pub, unpub: name of the layout.")] = "",
     arch: Annotated[str, typer.Option("--arch", help="decl: entry_ps, the only architecture.")] = "entry_ps",
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Longest time for one call to ZooKeeper.")] = 10.0,
+    timeout_s: Annotated[float, typer.Option(min=0.1, max=1e6, help="Longest time for one call to ZooKeeper.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Declare models, publish them to layouts, and show a bzid."""

@@ -34,7 +34,7 @@ def serving_client(
     num_shard: Annotated[
         int, typer.Option("--num-shard", "--num_shard", help="load: number of shards; -1 = as few as fit.")
     ] = -1,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Longest time for one call to ZooKeeper.")] = 10.0,
+    timeout_s: Annotated[float, typer.Option(min=0.1, max=1e6, help="Longest time for one call to ZooKeeper.")] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Ask the fleet to load or unload a model, or print its progress."""

@@ -22,7 +22,7 @@ def status(
     zk_servers: Annotated[str, typer.Option("--zk-servers", "--zk_servers", help="host:port,... of ZooKeeper.")],
     bzid: Annotated[str, typer.Option("--bzid", help="Namespace.")] = "test",
     ask: Annotated[bool, typer.Option("--ask/--no-ask", help="Ask servers for versions and agents for memory.")] = True,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Longest time for one call.")] = 5.0,
+    timeout_s: Annotated[float, typer.Option(min=0.1, max=1e6, help="Longest time for one call.")] = 5.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON list.")] = False,
 ) -> None:
     """Print each replica of each sub-model: shard, state, version, address, free memory, age of its node."""

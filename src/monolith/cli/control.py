@@ -46,7 +46,9 @@ def control(
     target: Annotated[
         str, typer.Argument(metavar="MODEL_DIR_OR_ADDR", help="Model folder or URL of the training, or host:port.")
     ],
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Timeout in seconds; a save may take longer.")] = 10.0,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, max=1e6, help="Timeout in seconds; a save may take longer.")
+    ] = 10.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Pause, resume, save or watch a running training."""

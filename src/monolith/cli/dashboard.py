@@ -34,7 +34,7 @@ def dashboard(
     ] = None,
     host: Annotated[str, typer.Option(help="Interface to listen on. The page has no login.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 = any free port.")] = 8600,
-    interval_s: Annotated[float, typer.Option(min=0.1, help="Seconds between two reads of a target.")] = 1.0,
+    interval_s: Annotated[float, typer.Option(min=0.1, max=1e6, help="Seconds between two reads of a target.")] = 1.0,
 ) -> None:
     """Show live charts of quality, freshness, throughput, tables and lag, and the health of every process."""
     from monolith.core.lifeline import end_with_starter

@@ -64,7 +64,9 @@ def forget(
     checkpoint_wait_s: Annotated[
         float, typer.Option(min=0.0, help="Wait for the checkpoint; without it the receipt is incomplete.")
     ] = 60.0,
-    timeout_s: Annotated[float, typer.Option(min=0.1, help="Timeout in seconds, checkpoint included.")] = 600.0,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, max=1e6, help="Timeout in seconds, checkpoint included.")
+    ] = 600.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print the receipt as JSON.")] = False,
 ) -> None:
     """Remove ids from a running training, its delta log, later checkpoints and following servers."""

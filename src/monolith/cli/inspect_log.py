@@ -59,7 +59,8 @@ def show_stats(topic: Topic, *, verify: bool, as_json: bool) -> None:
     damaged = sum(len(partition.get("damage", ())) for partition in report["partitions"])
     if damaged:
         raise RecordCorrupt(
-            f"{report['url']} has {damaged} damaged places; read it with on_corrupt='skip', or run: monolith log repair"
+            f"{report['url']} has {damaged} damaged places; run monolith log repair, which mends headers and ends, and "
+            "read behind other damage with ?on_corrupt=skip in the URL, or join --on-corrupt skip"
         )
 
 

@@ -49,7 +49,7 @@ def prepare(
     uuid: Annotated[str, typer.Option(help="Name of the job that is about to start.")],
     force: Annotated[bool, typer.Option("--force", help="Remove the nodes of a job with this name first.")] = False,
 ) -> None:
-    """Check that a job has no nodes in ZooKeeper, and remove jobs that are nine weeks old and have no process.
+    """Check that a job has no process in ZooKeeper, and remove jobs that are nine weeks old and have no process.
 
     Run it before the first process of a job with --discovery-type zookeeper: processes of two jobs with one uuid would
     find each other. ZK_AUTH is user:password.

@@ -152,7 +152,7 @@ class ZooKeeperClient:
             self._kazoo.start(timeout=self._timeout_s)
         except self._kazoo.handler.timeout_exception as error:
             raise ConnectionFailed(
-                f"Connection failed: no ZooKeeper at {self._servers} within {self._timeout_s:g} s; check zk_server"
+                f"Connection failed: no ZooKeeper at {self._servers} within {self._timeout_s:g} s; check the address"
             ) from error
         except (self._errors.KazooException, OSError) as error:
             raise ConnectionFailed(f"Connection failed: ZooKeeper at {self._servers}: {error!r}") from error

@@ -26,7 +26,7 @@ def prepare_job(
     is_forced: bool = False,
     clock: Clock | None = None,
 ) -> None:
-    """Remove nodes of old jobs, and check that this job has none.
+    """Remove nodes of old jobs, and check that this job has no registered process.
 
     A job is old if its node is nine weeks old and has no registered process.
 
@@ -39,7 +39,7 @@ def prepare_job(
         clock: Measures the age of jobs.
 
     Raises:
-        ClusterError: The job exists, and ``is_forced`` is not set.
+        ClusterError: The job has a registered process, and ``is_forced`` is not set.
     """
     clock = clock or SystemClock()
     root, path = checked_root(root), f"{checked_root(root)}/{checked_name('job', job)}"
@@ -59,11 +59,22 @@ def prepare_job(
                 _remove_if_old(client, f"{root}/{name}", clock.now_s())
         if job in client.children(root):
             if not is_forced:
-                jobs = ", ".join(sorted(client.children(root)))
-                raise ClusterError(f"job {job!r} exists in ZooKeeper, below {root} are: {jobs}; choose another name")
+                _check_no_process(client, job, path)
             _remove(client, path)
     finally:
         client.stop()
+
+
+def _check_no_process(client: ZooKeeperClient, job: str, path: str) -> None:
+    try:
+        processes = ", ".join(sorted(client.children(path)))
+    except NodeMissing:
+        return
+    if processes:
+        raise ClusterError(
+            f"job {job!r} exists in ZooKeeper with the processes {processes}, expected none; stop them and wait "
+            "for the end of their sessions, choose another name, or replace the job with --force"
+        )
 
 
 def _remove_if_old(client: ZooKeeperClient, path: str, now_s: float) -> None:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from monolith.core.errors import ConfigError
+from monolith.core.errors import ClusterError, ConfigError
 from monolith.ps import messages
 from monolith.rpc import grpc
 from monolith.rpc.security import Security
@@ -78,9 +78,16 @@ class ServerLink:
         }
 
     def begin(self, verb: str, request: Any, timeout_s: float | None) -> Any:
-        """Send a request; ``finish`` waits for the response."""
+        """Send a request; ``finish`` waits for the response.
+
+        Raises:
+            ClusterError: The connection is closed.
+        """
         limit = None if timeout_s is None or math.isinf(timeout_s) else timeout_s
-        return self._calls[verb].future(request, timeout=limit)
+        try:
+            return self._calls[verb].future(request, timeout=limit)
+        except ValueError as error:  # of gRPC, if another thread has closed the channel
+            raise ClusterError(f"{verb} at {self.address}: the connection is closed ({error})") from error
 
     def finish(self, verb: str, call: Any) -> Any:
         """Return the response of a call.

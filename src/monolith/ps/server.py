@@ -128,6 +128,8 @@ class ParameterServer:
         logger.info(
             "parameter server listening index=%d shards=%d address=%s", config.index, config.shards, self.address
         )
+        if self.metrics_address:
+            logger.info("metrics served url=http://%s/metrics", self.metrics_address)
         return self.address
 
     def service_info(self) -> ServiceInfo:

@@ -9,7 +9,7 @@ import logging
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
@@ -56,6 +56,9 @@ TransportName: TypeAlias = Literal["auto", "grpc", "data_plane"]
 RETRIES = RetryPolicy(attempts=10_000, initial_backoff_s=0.05, max_backoff_s=2.0, deadline_s=120.0)
 """How long a store retries calls to an unreachable server."""
 
+_SILENT_S = 5.0
+"""A server that restarts on the same machine answers earlier."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
@@ -83,6 +86,7 @@ class RemoteStore:
         timeout_s: Timeout of one attempt of a call.
         save_timeout_s: Timeout of saving and restoring.
         retries: Backoff and total time of retries.
+        connect_s: Total time of retries of the first connection; None = that of ``retries``.
         on_restart: Called when a server has restarted, before the store uses it; it may restore, or raise. Without it
             a server that restarts without its rows is an error.
         max_message_bytes: Limit of one request and one response.
@@ -104,6 +108,7 @@ class RemoteStore:
         timeout_s: float = 30.0,
         save_timeout_s: float = 3600.0,
         retries: RetryPolicy = RETRIES,
+        connect_s: float | None = None,
         on_restart: Callable[[Restart], None] | None = None,
         max_message_bytes: int = MAX_MESSAGE_BYTES,
         clock: Clock | None = None,
@@ -130,11 +135,13 @@ class RemoteStore:
         self._client = secrets.randbits(63)
         self._sequence = 0
         self._revision = 0
+        self._is_waiting = False
         self._lock = threading.Lock()
         self._connecting = threading.Lock()
         self._links = [ServerLink(address, security, max_message_bytes) for address in addresses]
         try:
-            self._greetings = retry(retries, lambda: self._greet(timeout_s), clock=self._clock)
+            connecting = retries if connect_s is None else replace(retries, deadline_s=connect_s)
+            self._greetings = retry(connecting, lambda: self._greet(timeout_s), clock=self._clock)
             self._order_links()
             self._joint_cut = JointCut(self._links, self._clock)
             self._transport = self._open_transport()
@@ -433,8 +440,12 @@ class RemoteStore:
     # --- retries and reconnection ---
 
     def _retry(self, call: Callable[[Transport, float], T]) -> T:
-        """Retry a call until it succeeds; reconnect to restarted servers between attempts."""
+        """Retry a call until it succeeds; reconnect to restarted servers between attempts.
+
+        A call that has waited for ``_SILENT_S`` logs its error, once per outage.
+        """
         deadline = Deadline(self._clock, self._retries.deadline_s)
+        began_s = self._clock.monotonic_s()
 
         def attempt() -> T:
             transport = self._transport
@@ -446,7 +457,30 @@ class RemoteStore:
                 self._reconnect(transport, min(self._timeout_s, max(0.001, deadline.remaining_s())))
                 raise ShardUnavailable(str(error)) from error
 
-        return retry(self._retries, attempt, clock=self._clock)
+        def logged_attempt() -> T:
+            try:
+                result = attempt()
+            except ClusterError as error:
+                if error.retryable:
+                    self._log_wait(self._clock.monotonic_s() - began_s, error)
+                raise
+            self._log_answer(self._clock.monotonic_s() - began_s)
+            return result
+
+        return retry(self._retries, logged_attempt, clock=self._clock)
+
+    def _log_wait(self, waited_s: float, error: ClusterError) -> None:
+        with self._lock:
+            if self._is_waiting or waited_s < _SILENT_S:
+                return
+            self._is_waiting = True
+        logger.warning("parameter servers do not answer, retrying waited_s=%.0f error=%s", waited_s, error)
+
+    def _log_answer(self, waited_s: float) -> None:
+        with self._lock:
+            has_waited, self._is_waiting = self._is_waiting, False
+        if has_waited:
+            logger.info("parameter servers answer again waited_s=%.0f", waited_s)
 
     def _instances(self) -> dict[int, int]:
         return {index: greeting.instance for index, greeting in enumerate(self._greetings)}

@@ -54,6 +54,8 @@ _MAYBE_TLS = (
     "if it requires a client certificate, give one that its authority signed (cert_file, key_file)"
 )
 _REFUSALS = (
+    ("certificate has expired", "its certificate, or that of its authority, has expired; renew it"),
+    ("certificate is not yet valid", "its certificate is not valid yet; correct the clock here, or renew it"),
     (
         "CERTIFICATE_VERIFY_FAILED",
         "its certificate is not of the authority in ca_file; give the authority that signed it",
@@ -170,8 +172,9 @@ def translate_error(error: Any, verb: str, address: str) -> MonolithError:
 
 def _connection_failure(text: str) -> str:
     """Return the cause of a failed connection, with a remedy."""
-    is_refused = "failed to connect" in text  # otherwise the connection broke while it was in use
-    return next((why for sign, why in _REFUSALS if is_refused and sign in text), "no server answers")
+    if "failed to connect" not in text:
+        return "the server is not ready, or the connection broke"
+    return next((why for sign, why in _REFUSALS if sign in text), "no server answers")
 
 
 # --- server ---

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from monolith.core.clock import SystemClock
 from monolith.core.errors import (
     CapacityExceeded,
     ClusterError,
@@ -25,6 +26,7 @@ from monolith.core.retry import RetryPolicy
 from monolith.embedding import Adam, MultiTable, RandomUniform, Sgd, SliceSpec, SlidingHashFilter, TableSpec
 from monolith.embedding.snapshot import TableCut, read_manifest
 from monolith.ps import RemoteStore, Restart, ServerConfig
+from monolith.testing import FakeClock
 
 TRANSPORTS = pytest.mark.parametrize("transport", ["grpc", "data_plane"])
 QUICK = RetryPolicy(attempts=100, initial_backoff_s=0.01, max_backoff_s=0.1, deadline_s=0.5)
@@ -204,6 +206,62 @@ def test_a_pull_with_one_server_away_returns_nothing_and_names_it(serve: Any, st
     servers.servers[1].stop(0)
     with pytest.raises(MonolithError, match=servers.addresses[1]):
         store.pull({"user": np.arange(4)})
+
+
+class _RepairClock(SystemClock):
+    """Calls ``repair`` once, in a sleep after ``is_due``."""
+
+    def __init__(self, is_due: Callable[[], object], repair: Callable[[], None]) -> None:
+        self._is_due = is_due
+        self._repairs = [repair]
+
+    def sleep_s(self, seconds: float) -> None:
+        super().sleep_s(seconds)
+        if self._repairs and self._is_due():
+            self._repairs.pop()()
+
+
+def _outage_messages(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [each.getMessage() for each in caplog.records if "parameter servers" in each.getMessage()]
+
+
+@TRANSPORTS
+def test_an_outage_is_logged_once_at_its_start_and_once_at_its_end(
+    serve: Any, store_of: Any, transport: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("monolith.ps.store._SILENT_S", 0.2)
+    caplog.set_level("INFO", "monolith.ps.store")
+    servers = serve(2)
+    clock = _RepairClock(lambda: _outage_messages(caplog), lambda: servers.restart(1))
+    store = store_of(
+        servers, [WIDE, COUNTED], transport=transport, clock=clock, timeout_s=5.0, on_restart=lambda restart: None
+    )
+    before = content(store)
+    servers.servers[1].stop(0.0)
+    assert content(store) == before
+    assert content(store) == before
+    lost, back = _outage_messages(caplog)
+    assert lost.startswith("parameter servers do not answer, retrying waited_s=")
+    assert servers.addresses[1] in lost
+    assert back.startswith("parameter servers answer again waited_s=")
+
+
+def test_a_short_outage_is_not_logged(serve: Any, store_of: Any, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "monolith.ps.store")
+    servers = serve(1)
+    clock = _RepairClock(lambda: True, lambda: servers.restart(0))
+    store = store_of(servers, [WIDE, COUNTED], clock=clock, on_restart=lambda restart: None)
+    servers.servers[0].stop(0.0)
+    content(store)
+    assert not _outage_messages(caplog)
+
+
+def test_the_first_connection_has_its_own_deadline(serve: Any, store_of: Any) -> None:
+    servers, clock = serve(1), FakeClock()
+    servers.servers[0].stop(0.0)
+    with pytest.raises(RetriesExhausted, match=r"the deadline of 15 s is near.*Connect at"):
+        store_of(servers, clock=clock, connect_s=15)
+    assert clock.monotonic_s() <= 15
 
 
 @TRANSPORTS

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
+import grpc as library
 import pytest
 
 from monolith.core import errors
@@ -104,6 +106,24 @@ def test_an_error_that_is_not_ours_becomes_a_cluster_error_with_its_code(server:
     assert type(raised) is errors.ClusterError
     assert "KeyError" in str(raised)
     assert "INTERNAL" in str(raised)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("1 versions failed to load: clicks 2", "the server is not ready, or the connection broke"),
+        ("failed to connect to all addresses; Connection refused", "no server answers"),
+        (
+            "failed to connect to all addresses; CERTIFICATE_VERIFY_FAILED: certificate has expired",
+            "its certificate, or that of its authority, has expired; renew it",
+        ),
+    ],
+)
+def test_a_failed_call_names_its_cause(text: str, cause: str) -> None:
+    error = SimpleNamespace(
+        code=lambda: library.StatusCode.UNAVAILABLE, details=lambda: text, trailing_metadata=lambda: ()
+    )
+    assert str(grpc.translate_error(error, "Reload", "127.0.0.1:1")) == f"Reload at 127.0.0.1:1: {cause} ({text})"
 
 
 def test_clients_get_the_text_of_every_error_except_unforeseen_ones() -> None:

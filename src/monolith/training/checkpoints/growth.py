@@ -126,7 +126,7 @@ def grow_weights(
             growth[name] = _growth_of(model, name, saved[source], initial, columns, path)
             weights[name] = growth[name].pad(saved[source], initial)
             logger.warning(
-                "weight padded name=%s saved=%s now=%s", name, tuple(saved[source].shape), tuple(initial.shape)
+                "weight resized name=%s saved=%s now=%s", name, tuple(saved[source].shape), tuple(initial.shape)
             )
     _keep_lengths(weights, saved, aliases, growth)
     unused = sorted(saved.keys() - {aliases.saved_name(name) for name in current})

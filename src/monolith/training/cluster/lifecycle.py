@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
-from monolith.core.errors import AlreadyRegistered, ClusterError, MonolithError, RpcTimeout
+from monolith.core.errors import AlreadyRegistered, ClusterError, MonolithError, NoSuchService, RpcTimeout
 from monolith.discovery import Discovery, ServiceInfo
 from monolith.training.cluster.bounded_calls import bounded_call
 from monolith.training.cluster.config import DistributedConfig
@@ -122,7 +123,12 @@ _Issue = tuple[str, Exception]
 
 def _deregister(discovery: Discovery, config: DistributedConfig) -> _Step:
     operation = f"deregister {config.service_id} from {config.service_type}"
-    return operation, lambda: discovery.deregister(config.service_id)
+
+    def leave() -> None:
+        with suppress(NoSuchService):  # of a role that failed before it registered
+            discovery.deregister(config.service_id)
+
+    return operation, leave
 
 
 def _disconnect(discovery: Discovery, config: DistributedConfig) -> _Step:

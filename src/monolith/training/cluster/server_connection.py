@@ -29,6 +29,9 @@ __all__ = ["RolledBack", "ServerConnection"]
 
 logger = logging.getLogger(__name__)
 
+_CONNECT_S = 15.0
+"""How long a worker dials addresses from discovery before it looks them up again: a server may have moved."""
+
 
 class RolledBack(ClusterError):
     """The job resumes from its last checkpoint: a server was lost, or the chief has started another session."""
@@ -117,7 +120,13 @@ class ServerConnection:
         if self._config.cluster.wait.operation_timeout_s is not None:
             options["timeout_s"] = self._config.cluster.wait.operation_timeout_s
         self.remote = RemoteStore(
-            self.addresses, specs, security=self.security, on_restart=self._on_restart, clock=self._clock, **options
+            self.addresses,
+            specs,
+            security=self.security,
+            connect_s=_CONNECT_S,
+            on_restart=self._on_restart,
+            clock=self._clock,
+            **options,
         )
         self._close = self.remote.close
 

@@ -31,7 +31,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -272,6 +272,7 @@ class ChiefHook(MemberHook):
         open_state: Opens the state of the job for a run.
         is_live: Whether the servers hold a live training: the chief then loads its weights instead of publishing.
         on_restored: Called when the servers hold no live training, before the workers begin.
+        unread: Returns the workers with data that they have not read.
         timeouts: Timeouts of the waits.
         max_steps: Steps of all workers together at which the job ends; None = no limit.
         exchange_steps: Steps between two exchanges of weights.
@@ -284,6 +285,7 @@ class ChiefHook(MemberHook):
         *,
         is_live: Callable[[], bool],
         on_restored: Callable[[], None],
+        unread: Callable[[], Sequence[int]] = tuple,
         timeouts: WaitTimeouts,
         max_steps: int | None = None,
         exchange_steps: int = 1,
@@ -292,6 +294,7 @@ class ChiefHook(MemberHook):
         super().__init__(open_state, 0, max_steps=max_steps, exchange_steps=exchange_steps, coupling=coupling)
         self._is_live = is_live
         self._on_restored = on_restored
+        self._unread = unread
         self._timeouts = timeouts
 
     @override
@@ -327,6 +330,9 @@ class ChiefHook(MemberHook):
         weights, entries = self.state.weights()
         if total_steps(entries) == 0 and run.stop_reason is None:
             raise DataError("the data gave no batch to any worker; check the patterns and filters")
+        self._note_limit(entries)
+        if run.stop_reason is None and not self._has_stopped_all and (unread := self._unread()):
+            logger.warning("job ended with unread data of workers; run the job again workers=%s", unread)
         if not self._coupling.is_lockstep:  # the weights of a lockstep chief are those of all workers
             self._load_weights(torch.from_numpy(weights))
         # Part of the checkpoint: a job that restores it starts a new session.

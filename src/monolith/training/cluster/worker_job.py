@@ -300,6 +300,7 @@ class _Member:
             open_state,
             is_live=lambda: self._servers.is_live,
             on_restored=self._on_restored,
+            unread=self._unread_workers,
             timeouts=self._timeouts,
             **shared,
         )
@@ -362,6 +363,7 @@ class _Member:
         if config.is_chief:
             step = estimator.step  # reading the step restores the checkpoint
             if not self._servers.is_live:
+                self._resume_unread()
                 return
             logger.info("chief rejoined a live training step=%d", step)
         else:
@@ -377,11 +379,27 @@ class _Member:
         elif self._files is not None:
             self._files.begin_worker(worker_name(config.run.runtime.index))
 
+    def _resume_unread(self) -> None:
+        """Continue at the end of the chief's own data if another worker has not read all of its data."""
+        extra = self._estimator.restored_extra
+        position = extra.get("workers", {}).get("0")
+        if extra.get("data_ended") and extra.get("unread") and position and self._config.input.resume_data:
+            self._estimator.resume_at(position)
+
+    def _unread_workers(self) -> list[int]:
+        """Return the workers that a signal has ended before the end of their data.
+
+        The workers of a shared file list, and those in lockstep, read the data of an ended worker or end with it.
+        """
+        if self._files is not None or self._sync is not None:
+            return []
+        return self._positions.unread(self._session())
+
     def _on_restored(self) -> None:
         """Reset the workers' data positions and the shared file list from the restored checkpoint."""
         extra = self._estimator.restored_extra
         files = extra.get("files")
-        has_ended = extra.get("data_ended") and (files is None or not unread_files(files))
+        has_ended = extra.get("data_ended") and not extra.get("unread") and (files is None or not unread_files(files))
         types = self._estimator.model.declaration.value_types
         self._positions.begin(self._session(), {} if has_ended else extra.get("workers", {}), types)
         if self._files is not None:
@@ -395,7 +413,7 @@ class _Member:
 
     def _shared_state(self) -> dict[str, Any]:
         """Return the state of all workers in a checkpoint: the positions, then the file list, which may be ahead."""
-        state: dict[str, Any] = {"workers": self._positions.all(self._session())}
+        state: dict[str, Any] = {"workers": self._positions.all(self._session()), "unread": self._unread_workers()}
         if self._files is not None:
             state["files"] = self._files.state()
         return state

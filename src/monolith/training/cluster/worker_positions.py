@@ -68,6 +68,10 @@ class WorkerPositions:
         saved = self._load(self._path(index))
         return saved is not None and saved["session"] == session and saved.get("is_through") is True
 
+    def unread(self, session: int) -> list[int]:
+        """Return the workers that have a position and have not trained on all of their data."""
+        return [index for name in self.all(session) if not self.is_through(index := int(name), session)]
+
     def write(self, index: int, session: int, position: Any, *, is_through: bool = False) -> None:
         """Replace the position of a worker."""
         make_folder(self._folder)

@@ -139,5 +139,8 @@ class ControllerClient:
         if code == grpc.StatusCode.UNAVAILABLE:
             return NoSuchService(f"no controller answers at {self.address} ({text}); the training may have ended")
         if code == grpc.StatusCode.DEADLINE_EXCEEDED:
-            return RpcTimeout(f"{verb} at {self.address} did not end in time; ask for the status, then try again")
+            return RpcTimeout(
+                f"{verb} at {self.address} did not end in time; a parameter server may be lost: read the log of the "
+                "chief, then try again"
+            )
         return ClusterError(f"{verb} at {self.address}: {text} ({code.name})")

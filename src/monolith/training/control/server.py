@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from monolith.core.errors import ClusterError, ConfigError
+from monolith.core.errors import ClusterError, ConfigError, MonolithError
 from monolith.rpc.security import Security, warn_if_exposed
 from monolith.training.control import messages
 from monolith.training.control.pause import PauseControl, WorkerStatus
@@ -127,7 +128,9 @@ class ControllerServer:
     # --- the service ---
 
     def _stop_training(self, request: messages.StopTrainingRequest, context: Any) -> messages.StopTrainingResponse:
-        if not self._pause_control.pause():
+        with _told(context):
+            has_paused = self._pause_control.pause()
+        if not has_paused:
             context.abort(
                 grpc.StatusCode.ALREADY_EXISTS,
                 "training is paused, expected running; call ResumeTraining first",
@@ -138,14 +141,16 @@ class ControllerServer:
     def _resume_training(
         self, request: messages.ResumeTrainingRequest, context: Any
     ) -> messages.ResumeTrainingResponse:
-        self._pause_control.resume()
+        with _told(context):
+            self._pause_control.resume()
         logger.info("training resumed step=%d", self._run.step)
         return messages.ResumeTrainingResponse()
 
     def _get_block_status(
         self, request: messages.GetBlockStatusRequest, context: Any
     ) -> messages.GetBlockStatusResponse:
-        status = self._pause_control.status()
+        with _told(context):
+            status = self._pause_control.status()
         return messages.GetBlockStatusResponse(blocked_indices=status.blocked, unblocked_indices=status.unblocked)
 
     def _save_checkpoint(
@@ -161,7 +166,8 @@ class ControllerServer:
     def _get_training_status(
         self, request: messages.GetTrainingStatusRequest, context: Any
     ) -> messages.GetTrainingStatusResponse:
-        workers = self._watch()
+        with _told(context):
+            workers = self._watch()
         return messages.GetTrainingStatusResponse(
             global_step=sum(worker.step for worker in workers),
             workers=[messages.WorkerStatus(index=one.index, step=one.step, state=one.state) for one in workers],
@@ -186,6 +192,15 @@ class ControllerServer:
 
     def _only_worker(self) -> tuple[WorkerStatus, ...]:
         return (WorkerStatus(index=0, step=self._run.step, state="held" if self._run.is_paused else "training"),)
+
+
+@contextmanager
+def _told(context: Any) -> Iterator[None]:
+    """Pass an error of ours to the caller, for example when a parameter server is lost."""
+    try:
+        yield
+    except MonolithError as exc:
+        context.abort(grpc.StatusCode.INTERNAL, str(exc))
 
 
 def _refuse_forget(values: Sequence[str], **options: Any) -> Receipt:

@@ -8,9 +8,10 @@ import grpc
 import pytest
 
 from fake_run import FakeRun
-from monolith.core.errors import ClusterError, ConfigError, NoSuchService
+from monolith.core.errors import ClusterError, ConfigError, NoSuchService, ShardUnavailable
 from monolith.training.control import BlockStatus, address_path, messages, read_address
 from monolith.training.control.client import ControllerClient
+from monolith.training.control.pause import WorkerStatus
 from monolith.training.hooks import Barrier, BarrierHook, ControllerHook
 
 MANY = 10**9
@@ -90,6 +91,28 @@ def test_the_status_is_told_while_a_save_is_under_way(tmp_path: Path) -> None:
     run.stop("the test is over")
     thread.join()
     assert len(run.saved) == 1
+
+
+def test_an_error_of_the_watch_reaches_the_caller_without_a_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def watch() -> tuple[WorkerStatus, ...]:
+        raise ShardUnavailable("GetJobState at 127.0.0.1:1: no server answers")
+
+    run = FakeRun(tmp_path, [ControllerHook(grace_s=0.0, workers=watch)])
+    thread = threading.Thread(target=run.train, args=(MANY,))
+    thread.start()
+    try:
+        run.wait(lambda: run.step > 0)
+        with (
+            ControllerClient(run.model_dir) as client,
+            pytest.raises(ClusterError, match=r"GetJobState at 127\.0\.0\.1:1: no server answers"),
+        ):
+            client.training_status()
+    finally:
+        run.stop("the test is over")
+        thread.join()
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_the_original_clients_name_of_the_service_is_answered(run: FakeRun) -> None:

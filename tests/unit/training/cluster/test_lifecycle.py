@@ -250,6 +250,15 @@ def test_a_process_that_comes_back_takes_its_old_place() -> None:
     assert registry.read("worker") == []
 
 
+def test_a_role_that_fails_before_it_registers_reports_its_own_error_alone() -> None:
+    def work(session: Session) -> None:
+        raise ClusterError("the folder is in use")
+
+    with pytest.raises(ClusterError) as raised:
+        run_role(MemoryDiscovery(MemoryRegistry()), quick(), work)
+    assert str(raised.value) == "the folder is in use"
+
+
 # --- heartbeats ---
 
 
