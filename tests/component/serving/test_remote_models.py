@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import threading
 import time
 import urllib.error
@@ -233,6 +234,17 @@ def test_an_entry_without_tables_asks_for_those_of_before_and_for_its_own_dense_
     parts = {name: [fleet.serve(name).address] for name in ("ps_0", "ps_1", "dense_0")}
     server, _ = fleet.entry(parts, version=3)
     assert np.float32(ask_rest(server)[0]).tolist() == expected(exports)
+
+
+def test_a_version_that_was_copied_to_another_number_uses_the_parts_of_that_number(
+    fleet: Fleet, exports: Path, tmp_path: Path
+) -> None:
+    parts = ("entry", "ps_0", "ps_1")
+    for name in parts:
+        shutil.copytree(exports / "parts" / name / "1", tmp_path / "parts" / name / "7")
+    fleet.exports = tmp_path  # no server has the version of the manifests
+    server, _ = fleet.entry({name: [fleet.serve(name).address] for name in parts[1:]}, version=7)
+    assert np.float32(ask_rest(server)[0]).tolist() == expected(exports, 1)
 
 
 def test_a_batch_makes_one_call_per_shard_and_no_call_where_no_id_is(fleet: Fleet, exports: Path) -> None:

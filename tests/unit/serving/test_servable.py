@@ -105,6 +105,10 @@ def test_features_may_be_given_by_name(servable: Servable) -> None:
     assert servable.predict_features(rows)["score"].tolist() == [41.5, 2.0]
     assert servable.predict_features([])["score"].shape == (0,)
     assert servable.predict_features([{"user": "some text"}])["score"].tolist() == [0.0]
+    assert servable.predict_features({"user": [7, None], "price": [None, 2]})["score"].tolist() == [
+        servable.predict_features([{"user": 7}])["score"].item(),
+        2.0,
+    ]
 
 
 @pytest.mark.parametrize(

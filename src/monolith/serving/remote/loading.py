@@ -6,10 +6,11 @@ A load of an entry succeeds when all of these servers have its version.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from monolith.artifacts.export_manifest import read_export_manifest
+from monolith.artifacts.export_manifest import ExportManifest, read_export_manifest
 from monolith.core.errors import ConfigError
 from monolith.core.throttle import yield_gil
 from monolith.serving.remote.calls import RemoteCalls
@@ -37,7 +38,7 @@ def servable_loader(
     """
 
     def load(folder: Path) -> Servable:
-        manifest = read_export_manifest(folder)
+        manifest = _numbered(read_export_manifest(folder), folder)
         yield_gil()
         if manifest.sub_model != "entry":
             return Servable.load(folder, threads=threads, in_memory=in_memory, verify=verify, manifest=manifest)
@@ -54,3 +55,12 @@ def servable_loader(
         return Servable.load(folder, threads=threads, verify=verify, rows=rows, dense=dense, manifest=manifest)
 
     return load
+
+
+def _numbered(manifest: ExportManifest, folder: Path) -> ExportManifest:
+    """Return the manifest with the version of its folder, by which an entry asks the servers of its parts.
+
+    The manifest has another one in a copy, such as of an older version that is to replace the newest one.
+    """
+    version = int(folder.name) if folder.name.isdecimal() else manifest.version
+    return replace(manifest, version=version)

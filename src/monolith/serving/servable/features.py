@@ -86,7 +86,8 @@ def _record(declaration: Declaration, row: Mapping[str, Any], number: int) -> by
         if sparse is not None:
             _put_sparse(example.named_feature.add(name=sparse.column or name).feature, sparse, value, where)
         elif dense is not None:
-            _put_dense(example.named_feature.add(name=dense.column or name).feature, dense, value, where)
+            if value is not None:  # a missing value, as in files
+                _put_dense(example.named_feature.add(name=dense.column or name).feature, dense, value, where)
         else:
             raise InvalidRequest(
                 f"feature of example {number} is {name!r}, expected a feature of the model; {_near(name, declaration)}"

@@ -204,7 +204,7 @@ class Servable:
         Args:
             features: A mapping of feature name to a list with one value per example, or a list of mappings, one per
                 example. A sparse feature takes a value or a list of values, hashed to ids like those of records, or
-                ``{"fids": [...]}``. A dense feature takes a number or a list of numbers.
+                ``{"fids": [...]}``. A dense feature takes a number or a list of numbers. None is a missing value.
             signature: Name of the signature.
             outputs: Outputs to compute; None means all outputs of the signature.
 
