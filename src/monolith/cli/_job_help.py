@@ -69,6 +69,7 @@ TRAINING_ONLY = frozenset(
         "eval_data",
         "epochs",
         "shuffle_buffer",
+        "batch_wait_s",
         "enable_dynamic_sharding",
         "resume_data",
         "log_step_count_steps",

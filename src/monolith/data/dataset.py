@@ -186,10 +186,14 @@ class _Repeat:
     epochs: int | None
 
 
+_LONGEST_WAIT_S = 1e6
+
+
 @dataclass(frozen=True, slots=True)
 class _Batched:
     size: int
     drop_last: bool
+    wait_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,14 +388,24 @@ class Dataset:
         copy._schema = schema
         return copy
 
-    def batch(self, size: int, drop_last: bool = False) -> Dataset:
+    def batch(self, size: int, drop_last: bool = False, *, wait_s: float | None = None) -> Dataset:
         """Assemble batches of ``size`` rows; the last batch may be smaller, unless ``drop_last`` drops it.
 
         A SHARED column of an ExampleBatch is stored once in every batch whose rows all come from that record.
+
+        Args:
+            size: Rows of a batch.
+            drop_last: Whether a smaller last batch is dropped.
+            wait_s: Seconds that the first row of a batch waits for further ones, for streams with few rows; a batch is
+                smaller then. None = until the batch is full.
         """
         self._require_rows("batch")
         _check_count("batch size", size, 1)
-        return self._with(_Batched(size, drop_last))
+        if wait_s is not None and not 0 <= wait_s <= _LONGEST_WAIT_S:
+            raise ConfigError(f"wait_s is {wait_s!r}, expected seconds from 0 to {_LONGEST_WAIT_S:g}, or None")
+        if wait_s is not None and drop_last:
+            raise ConfigError(f"wait_s is {wait_s!r} and drop_last is True, expected one of them; leave one out")
+        return self._with(_Batched(size, drop_last, wait_s))
 
     def merge_batches(self, count: int, drop_last: bool = False) -> Dataset:
         """Join ``count`` consecutive batches into one; the last may have fewer, unless ``drop_last`` drops it.
@@ -627,7 +641,14 @@ class Dataset:
         batched, after = self._steps[index], self._steps[index + 1 :]
         per_batch = [step for step in after if isinstance(step, Transform)]
         operations = [opening.build(step, index + number) for number, step in enumerate(per_batch)]
-        stage: Stage[Batch] = BatchStage(rows, batched.size, make, drop_last=batched.drop_last, operations=operations)
+        stage: Stage[Batch] = BatchStage(
+            rows,
+            batched.size,
+            make,
+            drop_last=batched.drop_last,
+            wait_s=batched.wait_s,
+            operations=operations,
+        )
         for step in after:
             if isinstance(step, _MapBatches):
                 stage = MapStage[Batch](stage, step.change)

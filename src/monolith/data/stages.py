@@ -16,6 +16,7 @@ import base64
 import contextlib
 import queue
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -246,10 +247,17 @@ class RowBuffer:
         self._gone = 0
         self._held = 0
 
-    def take(self, count: int) -> _native.Rows:
-        """Return the next ``count`` rows; fewer at the end."""
-        while self._held < count and self._grow():
-            pass
+    def take(self, count: int, wait_s: float | None = None) -> _native.Rows:
+        """Return the next ``count`` rows; fewer at the end, and ``wait_s`` after the first of them.
+
+        A limited wait needs a ``PrefetchStage`` before, whose thread waits on.
+        """
+        end_s: float | None = None
+        while self._held < count:
+            if wait_s is not None and self._held and end_s is None:
+                end_s = time.monotonic() + wait_s
+            if not self._grow(end_s):
+                break
         taken = _native.Rows()
         while count and self._chunks:
             some = self.take_some(count)
@@ -286,9 +294,13 @@ class RowBuffer:
         if len(self.take(skip)) < skip:
             raise DataError(f"the input is shorter than when the state was saved, expected {skip} more rows")
 
-    def _grow(self) -> bool:
+    def _grow(self, end_s: float | None = None) -> bool:
         mark = self._before.mark()
-        rows = self._before.read()
+        if end_s is None:
+            rows = self._before.read()
+        else:
+            assert isinstance(self._before, PrefetchStage)
+            rows = self._before.read_until(end_s)
         if rows is None:
             return False
         self._chunks.append((mark, rows))
@@ -583,8 +595,12 @@ class _Seam:
         self.next_mark: Mark | None = None
 
 
+_CHUNKS_AHEAD = 2
+"""Chunks of rows that a thread reads ahead of batches with a limited wait."""
+
+
 class BatchStage(Stage[Batch]):
-    """Batches of ``size`` rows."""
+    """Batches of ``size`` rows; with ``wait_s``, fewer where further rows do not arrive in time after the first one."""
 
     def __init__(
         self,
@@ -593,11 +609,13 @@ class BatchStage(Stage[Batch]):
         make: Callable[[_native.Rows], Batch],
         *,
         drop_last: bool,
+        wait_s: float | None = None,
         operations: Sequence[_native.RowOp] = (),
     ) -> None:
-        self._before = before
-        self._buffer = RowBuffer(before)
+        self._before = before if wait_s is None else PrefetchStage(before, _CHUNKS_AHEAD)
+        self._buffer = RowBuffer(self._before)
         self._size = size
+        self._wait_s = wait_s
         self._make = make
         self._drop_last = drop_last
         self._operations = operations
@@ -606,7 +624,7 @@ class BatchStage(Stage[Batch]):
     @override
     def read(self) -> Batch | None:
         before = self._buffer.mark() if self._drop_last else None
-        rows = self._buffer.take(self._size)
+        rows = self._buffer.take(self._size, self._wait_s)
         if not len(rows) or (self._drop_last and len(rows) < self._size):
             self._end = before if len(rows) else None
             return None
@@ -716,6 +734,10 @@ class PrefetchStage(Stage[Item], Generic[Item]):
 
     @override
     def read(self) -> Item | None:
+        return self.read_until(None)
+
+    def read_until(self, end_s: float | None) -> Item | None:
+        """Return the next item, or None at the end or at ``end_s`` of the monotonic clock; None waits on."""
         if self._ended:
             return None
         if self._thread is None:
@@ -723,9 +745,8 @@ class PrefetchStage(Stage[Item], Generic[Item]):
             self._thread = threading.Thread(target=self._run, args=(self._mark,), name="monolith-prefetch", daemon=True)
             self._thread.start()
             _running.add(self)
-        entry = self._get(self._thread)
+        entry = self._get(self._thread, end_s)
         if entry is None:
-            self._ended = True
             return None
         item, self._mark, error = entry
         if error is not None or item is None:
@@ -734,13 +755,19 @@ class PrefetchStage(Stage[Item], Generic[Item]):
             raise error
         return item
 
-    def _get(self, thread: threading.Thread) -> tuple[Item | None, Mark, BaseException | None] | None:
-        """Return the next entry; None if ``close`` ended the thread."""
+    def _get(
+        self, thread: threading.Thread, end_s: float | None
+    ) -> tuple[Item | None, Mark, BaseException | None] | None:
+        """Return the next entry; None if ``close`` ended the thread, or at ``end_s``."""
         while True:
+            left_s = 0.1 if end_s is None else min(0.1, end_s - time.monotonic())
             try:
-                return self._queue.get(timeout=0.1)
+                return self._queue.get(timeout=left_s) if left_s > 0 else self._queue.get_nowait()
             except queue.Empty:
                 if not thread.is_alive() and self._queue.empty():
+                    self._ended = True
+                    return None
+                if left_s <= 0:
                     return None
 
     def _run(self, mark: Mark) -> None:

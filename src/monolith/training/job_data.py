@@ -234,7 +234,8 @@ def open_batches(
             rows = chain_stream(rows, then, config.kafka.following.until_time)
         if rows.is_stream and config.record in ("example", "instance", "example_batch"):
             schema = with_stamps(schema)
-    return rows.with_schema(schema).batch(config.batch_size)
+    wait_s = config.kafka.batch_wait_s if is_training else None
+    return rows.with_schema(schema).batch(config.batch_size, wait_s=wait_s)
 
 
 def chain_stream(history: Dataset, stream: Dataset, until_time: int | None = None) -> Dataset:

@@ -14,11 +14,12 @@ from typing import cast
 import pytest
 
 from monolith import _native, data
+from monolith.core.errors import ConfigError
 from monolith.data.dataset import _Opening
 from monolith.data.records.messages import Example
 from monolith.data.schema import Schema, make_parser
 from monolith.data.sources.event_log.source import EventLogSource
-from monolith.data.sources.event_log.topic import Topic
+from monolith.data.sources.event_log.topic import Topic, TopicSettings
 from monolith.data.sources.event_log.writer import LogWriter
 from monolith.data.stages import Mark, PrefetchStage, RepeatStage, State, TransformStage
 
@@ -258,3 +259,40 @@ def test_interrupt_ends_a_stream_that_waits_for_records(tmp_path: Path) -> None:
     assert not reader.is_alive()
     assert sum(sizes) <= 3
     assert sizes[0] == 2
+
+
+def test_a_batch_of_a_quiet_stream_waits_only_so_long_and_a_resumed_stream_has_the_next_row(tmp_path: Path) -> None:
+    topic = Topic.create(tmp_path, "rows", TopicSettings(partitions=1))
+
+    def write(*times_s: int) -> None:
+        with LogWriter(topic) as writer:
+            for time_s in times_s:
+                writer.write(Example(line_id={"req_time": time_s}).SerializeToString())
+
+    def opened() -> data.Dataset:
+        rows = data.from_source(lambda: EventLogSource(topic, "example"), is_stream=True)
+        return rows.with_schema(Schema(labels=0)).batch(4, wait_s=0.05).prefetch(1)
+
+    write(1, 2, 3)
+    batches = opened()
+    reading = iter(batches)
+    assert next(reading).event_time_s.tolist() == [1, 2, 3]
+    state = batches.state()
+    write(4, 5, 6, 7, 8)
+    assert next(reading).event_time_s.tolist() == [4, 5, 6, 7]
+    assert next(reading).event_time_s.tolist() == [8]
+    batches.interrupt()
+    assert next(reading, None) is None
+    resumed = opened()
+    resumed.restore(state)
+    assert next(iter(resumed)).event_time_s.tolist() == [4, 5, 6, 7]
+    resumed.interrupt()
+
+
+def test_a_wait_of_batches_that_makes_no_sense_is_refused() -> None:
+    rows = data.from_source(lambda: cast(EventLogSource, None))
+    for wait_s in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match="wait_s is"):
+            rows.batch(4, wait_s=wait_s)
+    with pytest.raises(ConfigError, match=r"wait_s is 1.0 and drop_last is True"):
+        rows.batch(4, drop_last=True, wait_s=1.0)

@@ -73,6 +73,12 @@ def test_a_file_is_read_with_the_framing_of_the_settings(
         ({"kafka_start": "1700000000000"}, "kafka_start is .1700000000000"),
         ({"kafka_idle_end_s": -1.0}, "kafka_idle_end_s is -1.0"),
         ({"kafka_poll_records": 0}, "kafka_poll_records is 0"),
+        ({"batch_wait_s": 1.0}, "batch_wait_s is 1.0 and .*data is None, expected a stream"),
+        (
+            {"batch_wait_s": 1.0, "data": "a.parquet"},
+            "batch_wait_s is 1.0 and .*'a.parquet', expected a stream",
+        ),
+        ({"batch_wait_s": -1.0, "data": "-"}, "batch_wait_s is -1.0"),
         ({"kafka_config": " "}, "kafka_config is ' '"),
     ],
 )

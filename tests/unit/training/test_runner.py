@@ -13,6 +13,9 @@ from monolith.core.errors import CheckpointMissing, ConfigError, DataError
 from monolith.core.params import InstantiableParams
 from monolith.core.registry import SingleTaskModelParams, register_single_task_model
 from monolith.data import RecordWriter
+from monolith.data.records.messages import Example
+from monolith.data.sources.event_log.topic import Topic
+from monolith.data.sources.event_log.writer import LogWriter
 from monolith.demo.world import World
 from monolith.demo.world.files import write_parquet, write_records
 from monolith.training.config.job import JobConfig
@@ -233,3 +236,16 @@ def test_files_are_read_with_the_time_column_of_the_folder(tmp_path: Path, caplo
     again.train()
     assert again.estimator.store["user"].max_time_s == table["at"][-1]
     assert [batch.event_time_s.min() for batch in again.read_training_data()] == [table["at"][0], table["at"][20]]
+
+
+def test_a_stream_that_fills_no_batch_is_trained_after_the_wait(tmp_path: Path) -> None:
+    with LogWriter(Topic.create(tmp_path, "rows")) as writer:
+        for number in range(5):
+            example = Example(label=[number % 2])
+            example.named_feature.add(name="user").feature.int64_list.value.append(number)
+            writer.write(example.SerializeToString())
+    options: dict[str, Any] = {"record": "example", "batch_size": 512, "batch_wait_s": 0.2, "max_steps": 1}
+    made = job(tmp_path, task=f"{EventTime.__module__}.EventTime", data=f"log://{tmp_path}/rows", **options)
+    made.train()
+    assert made.estimator.step == 1
+    assert 1 <= len(made.estimator.store["user"]) <= 5

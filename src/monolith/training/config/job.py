@@ -135,6 +135,8 @@ class KafkaConfig:
     """Messages fetched together at most; None = 64 for example_batch, else 1024."""
     kafka_config: str | None = None
     """File of librdkafka settings, one name=value per line, such as sasl.* and ssl.* (not on the command line)."""
+    batch_wait_s: float | None = None
+    """Seconds that the first example of a batch waits for others; a batch is smaller then. None = until full."""
     following: FollowingConfig = subsection(FollowingConfig)
     avro_schema: str | None = None
     """File (.avsc) with the schema of Avro messages, for --record avro; with a registry: the schema to read them as."""
@@ -145,7 +147,7 @@ class KafkaConfig:
         check_text(self, "kafka_servers", "kafka_group_id", "kafka_config", "kafka_start")
         check_text(self, "avro_schema", "schema_registry")
         check_names(self, "kafka_topics")
-        check_number(self, "kafka_idle_end_s", at_least=0)
+        check_number(self, "kafka_idle_end_s", "batch_wait_s", at_least=0)
         check_whole(self, "kafka_poll_records", at_least=1, at_most=1_000_000)
         try:
             parse_start(self.kafka_start)
@@ -219,7 +221,16 @@ class DataConfig:
         check_bool(self, "resume_data", "enable_dynamic_sharding")
         check_whole(self, "batch_size", at_least=1)
         check_whole(self, "epochs", "shuffle_buffer")
+        self._check_wait()
         self._check_then()
+
+    def _check_wait(self) -> None:
+        kafka, data = self.kafka, self.data or ""
+        is_stream = kafka.kafka_servers or kafka.following.then or data == "-" or is_stream_url(data)
+        if kafka.batch_wait_s is not None and not is_stream:
+            raise ConfigError(
+                f"batch_wait_s is {kafka.batch_wait_s} and {label(self, 'data')}, expected a stream; leave it out"
+            )
 
     def _check_then(self) -> None:
         then = self.kafka.following.then
