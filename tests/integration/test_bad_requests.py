@@ -386,7 +386,7 @@ BODIES: dict[str, Any] = {
     "features of different lengths": column(price=[1, 2], slot_1=[[1]]),
     "text for a price": column(price=["much"]),
     "true for a price": column(price=[True]),
-    "null for a price": column(price=[None]),
+    "null in a list for a price": column(price=[[None]]),
     "an object for a price": column(price=[{"cents": 7}]),
     "a list in a list for a price": column(price=[[[1.0]]]),
     "no number for a price": b'{"inputs": {"price": [NaN]}}',

@@ -109,8 +109,7 @@ class ConsulDiscovery(Backend):
     @override
     def _withdraw(self, service: ServiceInfo) -> None:
         entry_id = self._agent.service_id(self._job, service)
-        # Another process may have taken the id; an id without a holder is safe to remove.
-        if self._agent.holder(entry_id) in (None, service.address):
+        if self._agent.is_held(entry_id, service.address):  # else another process has taken the id, or takes it now
             self._agent.deregister(entry_id)
 
     @override

@@ -174,6 +174,10 @@ class ConsulAgent:
             raise self._failure("query", status, text)
         return self._read("query", text, lambda entry: join_address(str(entry["Address"]), int(entry["Port"])))
 
+    def is_held(self, entry_id: str, address: str) -> bool:
+        """Return whether the agent's instance with this id has an address."""
+        return self.holder(entry_id) == address
+
     def lookup(self, name: str) -> list[ConsulEntry]:
         """Return the instances of a service whose checks pass."""
         status, text = self._ask("query", "GET", f"/v1/health/service/{quote(name, safe='')}?passing=true")
@@ -249,6 +253,12 @@ class LookupAgent(ConsulAgent):
         """Return None: the process that listens on the port holds it."""
         del entry_id
         return None
+
+    @override
+    def is_held(self, entry_id: str, address: str) -> bool:
+        """Return True: see ``holder``."""
+        del entry_id, address
+        return True
 
     @override
     def lookup(self, name: str) -> list[ConsulEntry]:

@@ -153,12 +153,10 @@ def test_frozen_rows_stay_while_the_rest_of_the_model_learns_and_learn_again_lat
 
 
 @pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("module", [mt.nn.Embedding(1), mt.nn.EmbeddingBag(1)])
-def test_programs_of_torch_export_are_refused_because_they_would_hold_no_rows(
-    module: mt.nn.Embedding | mt.nn.EmbeddingBag, strict: bool
-) -> None:
+@pytest.mark.parametrize("kind", [mt.nn.Embedding, mt.nn.EmbeddingBag])
+def test_programs_of_torch_export_are_refused_because_they_would_hold_no_rows(kind: Any, strict: bool) -> None:
     with pytest.raises(Exception, match="export_module"):
-        torch.export.export(module.eval(), (torch.tensor([[1], [2]]),), strict=strict)
+        torch.export.export(kind(1).eval(), (torch.tensor([[1], [2]]),), strict=strict)
 
 
 def test_two_forward_passes_before_their_backward_passes_both_update() -> None:

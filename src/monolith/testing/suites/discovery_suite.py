@@ -259,22 +259,24 @@ class DiscoverySuite:
         ]
         with contextlib.ExitStack() as stack:
             guards = [stack.enter_context(DiscoveryGuard(peers())) for _ in range(members)]
-            failures: list[Exception] = []
+            winners: list[int] = []
 
             def claim(number: int) -> None:
-                try:
+                with contextlib.suppress(ClusterError):
                     guards[number].register(claims[number])
-                except ClusterError as error:
-                    failures.append(error)
+                    winners.append(number)
 
             threads = [threading.Thread(target=claim, args=(number,)) for number in range(members)]
             for thread in threads:
                 thread.start()
             for thread in threads:
                 thread.join()
+            assert winners
+            for number in winners:  # a loser may have removed the entry of a winner, whose heartbeat restores it
+                with contextlib.suppress(AlreadyRegistered):
+                    guards[number].heartbeat(claims[number].id)
             (found,) = guards[0].query("ps")
-            assert found.address in {one.address for one in claims}
-            assert len(failures) < members
+            assert found.address in {claims[number].address for number in winners}
 
     def test_names_that_a_store_cannot_keep_are_refused(self, peers: Peers) -> None:
         with DiscoveryGuard(peers()) as one:
