@@ -175,7 +175,7 @@ class ConsulAgent:
         return self._read("query", text, lambda entry: join_address(str(entry["Address"]), int(entry["Port"])))
 
     def is_held(self, entry_id: str, address: str) -> bool:
-        """Return whether the agent's instance with this id has an address."""
+        """Return whether the agent's instance with this id has this address."""
         return self.holder(entry_id) == address
 
     def lookup(self, name: str) -> list[ConsulEntry]:

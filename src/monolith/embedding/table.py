@@ -422,7 +422,7 @@ class Table:
             when_full: Reaction of the table at its budget.
 
         Raises:
-            ConfigError: An argument is none of these; nothing was changed.
+            ConfigError: ``max_bytes`` is below 1, or ``when_full`` is unknown. The table is as before.
         """
         if max_bytes is not None:
             max_bytes = check_whole("max_bytes", max_bytes, 1, 2**64 - 1)  # the engine takes 0 for unbounded
